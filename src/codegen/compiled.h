@@ -1,0 +1,33 @@
+// What code generation promises the runtime: the calling convention of a compiled kernel.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/expr.h"
+
+namespace ingot {
+
+/// buffers: the kernel's Argument buffers in order. sizes: the values of Kernel::sizes. The call
+/// carries out the work items [begin, end); any split of [0, work) over threads gives the same
+/// result. scratch: at least scratch_bytes, 64-byte aligned, private to the call. error: set to a
+/// nonzero KernelError when an index was out of range; never cleared.
+using KernelFn = void (*)(void* const* buffers, const std::int64_t* sizes, std::int64_t begin,
+                          std::int64_t end, void* scratch, std::int64_t* error);
+
+enum KernelError : std::int64_t { kNoError = 0, kIndexOutOfRange = 1 };
+
+/// One parallel region. A kernel with several nests, or one that must wait for all threads in
+/// between, has several.
+struct Launch {
+    std::string symbol;  // the function's name in the object
+    Expr work;           // number of work items, over Kernel::sizes
+    Expr grain;          // smallest number of items worth a thread of its own
+    Expr scratch_bytes;  // per thread
+};
+
+struct KernelCode {
+    std::vector<Launch> launches;
+};
+
+}  // namespace ingot
