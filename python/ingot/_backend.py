@@ -1,0 +1,235 @@
+"""The backend Dynamo calls: an FX graph and example inputs in, a callable out.
+
+The graph is run once on promise tensors while the C++ recorder listens; what it recorded becomes a
+program of machine code. Costs one pass over the graph's nodes in Python at compile time; a call of
+a graph with fixed sizes goes straight to the C++ program. What cannot be compiled runs eagerly:
+each such graph is counted in `stats()`, logged in one line and left behind as a reproducing file.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from . import _options
+from ._reproduce import write_reproducer
+
+log = logging.getLogger("ingot")
+
+
+@dataclass
+class Stats:
+    """What the backend did in this process."""
+
+    graphs: int = 0  # graphs handed over by Dynamo
+    programs: int = 0  # programs compiled (one for each set of sizes)
+    fallbacks: int = 0  # graphs or sizes that run eagerly because they could not be compiled
+    training: int = 0  # graphs that run eagerly because an input needs a gradient
+    compile_seconds: float = 0.0  # from Dynamo's graph to a callable, summed
+    reasons: list[str] = field(default_factory=list)  # one line for each fallback
+
+
+_stats = Stats()
+_lock = threading.Lock()
+_said: set[str] = set()
+
+
+def stats() -> Stats:
+    """A copy of the counters."""
+    with _lock:
+        return replace(_stats, reasons=list(_stats.reasons))
+
+
+def _say_once(line: str) -> None:
+    with _lock:
+        if line in _said:
+            return
+        _said.add(line)
+    log.warning(line)
+
+
+def _is_scalar_in_disguise(node: torch.fx.Node) -> bool:
+    """A float of a dynamic graph: Dynamo passes it as a 0-d tensor and asks for `.item()`."""
+    arg = node.meta.get("grapharg")
+    return (
+        arg is not None
+        and getattr(arg, "pass_arg_as_tensor", False)
+        and all(user.op == "call_method" and user.target == "item" for user in node.users)
+    )
+
+
+class _Scalar:
+    """Stands in for such a tensor while the graph is recorded."""
+
+    def __init__(self, value: float) -> None:
+        self._value = value
+
+    def item(self) -> float:
+        return self._value
+
+
+def _is_parameter(node: torch.fx.Node, example: Any) -> bool:
+    """Parameters and buffers may be frozen; the program still checks them at each call."""
+    static = node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type")
+    return isinstance(example, torch.nn.Parameter) or static is not None
+
+
+def _record(
+    gm: torch.fx.GraphModule,
+    placeholders: Sequence[torch.fx.Node],
+    inputs: Sequence[Any],
+    options: _options.Options,
+) -> Callable:
+    """Record the graph on promises of `inputs` and compile it: a callable over the same inputs."""
+    from . import _ingot
+
+    recorder = _ingot.Recorder(options)
+    arguments, tensors = [], []
+    for position, (node, value) in enumerate(zip(placeholders, inputs, strict=True)):
+        if not isinstance(value, torch.Tensor):
+            arguments.append(value)
+        elif _is_scalar_in_disguise(node):
+            arguments.append(_Scalar(value.item()))
+        else:
+            tensors.append(position)
+            frozen = options.freezing and _is_parameter(node, value)
+            arguments.append(recorder.input(value, frozen, node.name))
+    with recorder:
+        outputs = gm(*arguments)
+    outputs = list(outputs)
+    results = [k for k, value in enumerate(outputs) if isinstance(value, torch.Tensor)]
+    program = recorder.compile([outputs[k] for k in results])
+    if len(tensors) == len(inputs) and len(results) == len(outputs):
+        return program
+    return _Padded(program, tensors, outputs, results)
+
+
+class _Padded:
+    """A program whose graph also has inputs or outputs that are no tensors."""
+
+    def __init__(
+        self, program: Callable, tensors: list[int], outputs: list[Any], results: list[int]
+    ) -> None:
+        self._program, self._tensors, self._results = program, tensors, results
+        keep = set(results)
+        self._template = [None if k in keep else value for k, value in enumerate(outputs)]
+
+    def __call__(self, *inputs: Any) -> tuple:
+        computed = self._program(*[inputs[k] for k in self._tensors])
+        outputs = list(self._template)
+        for k, value in zip(self._results, computed, strict=True):
+            outputs[k] = value
+        return tuple(outputs)
+
+
+class _PerSize:
+    """A graph whose numbers change: a program for each set of numbers, compiled on demand."""
+
+    def __init__(
+        self,
+        gm: torch.fx.GraphModule,
+        placeholders: Sequence[torch.fx.Node],
+        options: _options.Options,
+    ) -> None:
+        self._gm, self._placeholders, self._options = gm, placeholders, options
+        self._numbers, self._scalars = [], []
+        for k, node in enumerate(placeholders):
+            if _is_scalar_in_disguise(node):
+                self._scalars.append(k)
+            elif not isinstance(node.meta.get("example_value"), torch.Tensor):
+                self._numbers.append(k)
+        self._programs: dict[tuple, Callable] = {}
+        self._compiling = threading.Lock()
+        self._full = False
+
+    def __call__(self, *inputs: Any) -> tuple:
+        key = (*[inputs[k] for k in self._numbers], *[inputs[k].item() for k in self._scalars])
+        program = self._programs.get(key)
+        if program is None:
+            program = self._compile(key, inputs)
+        return program(*inputs)
+
+    def _compile(self, key: tuple, inputs: Sequence[Any]) -> Callable:
+        with self._compiling:
+            if key in self._programs:
+                return self._programs[key]
+            limit = self._options.size_limit
+            if len(self._programs) >= limit:
+                if not self._full:
+                    self._full = True
+                    _fall_back(f"more than {limit} sets of sizes", self._gm, inputs, self._options)
+                return self._gm.forward
+            program = _compile_or_fall_back(self._gm, self._placeholders, inputs, self._options)
+            self._programs[key] = program
+            return program
+
+
+def _fall_back(
+    reason: str, gm: torch.fx.GraphModule, inputs: Sequence[Any], options: _options.Options
+) -> None:
+    with _lock:
+        _stats.fallbacks += 1
+        _stats.reasons.append(reason)
+    place = write_reproducer(gm, inputs, reason, options)
+    log.warning(
+        "ingot: a graph runs eagerly: %s%s", reason, f" (reproduce: {place})" if place else ""
+    )
+
+
+def _compile_or_fall_back(
+    gm: torch.fx.GraphModule,
+    placeholders: Sequence[torch.fx.Node],
+    inputs: Sequence[Any],
+    options: _options.Options,
+) -> Callable:
+    start = time.perf_counter()
+    if options.debug:
+        write_reproducer(gm, inputs, "a graph compiled under INGOT_DEBUG", options)
+    try:
+        program = _record(gm, placeholders, inputs, options)
+    except Exception as error:  # KeyboardInterrupt is none of ours and goes through
+        if not options.fallback:
+            raise
+        line = str(error).strip().splitlines()
+        _fall_back(f"{type(error).__name__}: {line[0] if line else ''}", gm, inputs, options)
+        return gm.forward
+    finally:
+        with _lock:
+            _stats.compile_seconds += time.perf_counter() - start
+    with _lock:
+        _stats.programs += 1
+    return program
+
+
+def dynamo_backend(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Callable:
+    """The entry point `ingot` of the group `torch_dynamo_backends`."""
+    values = _options.resolve(mode, options)
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    with _lock:
+        _stats.graphs += 1
+    if torch.is_grad_enabled() and any(
+        isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
+    ):
+        with _lock:
+            _stats.training += 1
+        _say_once("ingot: inputs need a gradient; such graphs run eagerly (use torch.no_grad())")
+        return gm.forward
+    fixed = all(
+        isinstance(value, torch.Tensor) and not _is_scalar_in_disguise(node)
+        for node, value in zip(placeholders, example_inputs, strict=True)
+    )
+    if fixed:
+        return _compile_or_fall_back(gm, placeholders, example_inputs, values)
+    return _PerSize(gm, placeholders, values)

@@ -1,0 +1,140 @@
+"""All switches of Ingot in one table, read once and passed down as a value.
+
+A switch is set, from weakest to strongest, by its default, by its environment variable, by a mode,
+or by `options={...}` of `ingot.compile`. Nothing else in the package reads an `INGOT_*` variable.
+Costs nothing at run time: the values are gathered once for each call of the backend.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of the table: its name, type, default, environment variable and a line of doc."""
+
+    name: str
+    type: type
+    default: Any
+    env: str | None
+    doc: str
+
+
+TABLE: tuple[Option, ...] = (
+    Option("debug", str, "", "INGOT_DEBUG",
+           "folder that gets every IR level, the kernels as text and assembly, and a reproducer"),
+    Option("cache_dir", str, "", "INGOT_CACHE_DIR",
+           "folder of the disk cache of machine code; empty: the user's cache folder"),
+    Option("cache", bool, True, "INGOT_CACHE",
+           "keep compiled machine code on disk and load it from there"),
+    Option("freezing", bool, True, "INGOT_FREEZING",
+           "fold and pack parameters; a changed parameter is folded and packed again"),
+    Option("emulate_precision_casts", bool, True, "INGOT_EMULATE_PRECISION_CASTS",
+           "round low-precision intermediates where eager does"),
+    Option("max_autotune", bool, False, "INGOT_MAX_AUTOTUNE",
+           "measure the rivals for each contraction instead of asking the cost model"),
+    Option("size_limit", int, 64, "INGOT_SIZE_LIMIT",
+           "programs kept for one graph with changing sizes; beyond it the graph runs eagerly"),
+    Option("fallback", bool, True, "INGOT_FALLBACK",
+           "run a graph eagerly when it cannot be compiled; off: raise instead"),
+)  # fmt: skip
+
+_BY_NAME = {row.name: row for row in TABLE}
+
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {},
+    "max-autotune": {"max_autotune": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True},
+}
+
+# Options of torch.compile that people set and that have no meaning here: accepted with one warning.
+_FOREIGN = frozenset({
+    "coordinate_descent_tuning", "cpp_wrapper", "epilogue_fusion", "fallback_random",
+    "fx_graph_cache", "shape_padding", "size_asserts", "trace.enabled", "trace.graph_diagram",
+    "triton.cudagraphs",
+    "guard_filter_fn",
+})  # fmt: skip
+
+_TRUE, _FALSE = {"1", "true", "on", "yes"}, {"0", "false", "off", "no", ""}
+
+
+class Options(dict):
+    """The value of every switch, by name; also readable as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def _from_environment(row: Option, text: str) -> Any:
+    if row.type is bool:
+        low = text.strip().lower()
+        if low not in _TRUE | _FALSE:
+            raise RuntimeError(f"{row.env}={text!r} is not a truth value: use 0 or 1")
+        return low in _TRUE
+    if row.type is int:
+        try:
+            return int(text)
+        except ValueError:
+            raise RuntimeError(f"{row.env}={text!r} is not a whole number") from None
+    return text
+
+
+def list_options() -> list[str]:
+    """Names that `ingot.compile(options=...)` knows."""
+    return [row.name for row in TABLE]
+
+
+def list_mode_options(mode: str | None = None, dynamic: bool | None = None) -> dict[str, Any]:
+    """What each mode sets; `dynamic` is accepted for the signature's sake."""
+    if mode is None:
+        return {name: dict(values) for name, values in MODES.items()}
+    if mode not in MODES:
+        raise RuntimeError(f"Unrecognized mode={mode}, should be one of: {', '.join(MODES)}")
+    return dict(MODES[mode])
+
+
+def resolve(
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Options:
+    """The whole table with defaults, environment, mode and options applied in this order.
+
+    Raises RuntimeError naming an unknown mode, an unknown option or a value of the wrong type.
+    """
+    if mode is not None and options is not None:
+        raise RuntimeError(
+            "Either mode or options can be specified, but both can't be specified at the same time."
+        )
+    environ = os.environ if environ is None else environ
+    values = Options((row.name, row.default) for row in TABLE)
+    for row in TABLE:
+        if row.env and row.env in environ:
+            values[row.name] = _from_environment(row, environ[row.env])
+    if mode is not None:
+        values.update(list_mode_options(mode))
+    for key, value in (options or {}).items():
+        row = _BY_NAME.get(key.replace("-", "_"))
+        if row is None:
+            if key in _FOREIGN:
+                warnings.warn(f"option {key} has no meaning for ingot and is ignored", stacklevel=3)
+                continue
+            raise RuntimeError(
+                f"Unexpected optimization option {key}, known options are {list_options()}"
+            )
+        if not isinstance(value, row.type) or (row.type is int and isinstance(value, bool)):
+            raise RuntimeError(
+                f"Unexpected type of attr {key}, got {type(value).__name__} "
+                f"should be {row.type.__name__}"
+            )
+        values[row.name] = value
+    return values

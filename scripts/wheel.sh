@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Builds the wheel into $1 (dist) against the PyTorch of PYTHON's environment. It reuses the objects of build/.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PYTHON=${PYTHON:-$PWD/.venv/bin/python}
+mkdir -p "${1:-dist}"
+rm -f "${1:-dist}"/torch_ingot-*.whl
+launchers=()
+if command -v ccache >/dev/null; then
+    launchers=(-Ccmake.define.CMAKE_C_COMPILER_LAUNCHER=ccache -Ccmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
+fi
+CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)} "$PYTHON" -m pip wheel . --quiet --no-deps --no-build-isolation \
+    --disable-pip-version-check -w "${1:-dist}" -Cbuild-dir=build-wheel "${launchers[@]}" \
+    "-Ccmake.define.Python_EXECUTABLE=$PYTHON" "-Ccmake.define.Python3_EXECUTABLE=$PYTHON" \
+    ${INGOT_PREBUILT_CORE:+-Ccmake.define.INGOT_PREBUILT_CORE="$INGOT_PREBUILT_CORE"}
+ls "${1:-dist}"/torch_ingot-*.whl

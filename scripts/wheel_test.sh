@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Builds the wheel and tries it where no LLVM and no source tree is: no LLVM symbol exported, no libLLVM needed,
+# and a compiled function gives eager's result without a fallback, in an environment of its own.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PYTHON=${PYTHON:-$PWD/.venv/bin/python}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "wheel test: $*" >&2; exit 1; }
+
+scripts/wheel.sh "$work/dist"
+"$PYTHON" -m zipfile -e "$work"/dist/*.whl "$work/content"
+libraries=$(find "$work/content" -name '*.so*')
+echo "$libraries" | grep -q libingot_core || fail "the wheel holds no libingot_core"
+echo "$libraries" | grep -q '_ingot\.' || fail "the wheel holds no extension module"
+for library in $libraries; do
+    # LLVM's C++ symbols contain its namespace, its C interface begins with LLVM.
+    exported=$(nm -D --defined-only -C "$library" | grep -cE ' (llvm::|LLVM[A-Z])' || true)
+    [ "$exported" = 0 ] || fail "$(basename "$library") exports $exported LLVM symbols"
+    readelf -d "$library" | grep NEEDED | grep -i llvm && fail "$(basename "$library") needs an LLVM library"
+    readelf -d "$library" | grep -E 'RPATH|RUNPATH' | grep -v 'ORIGIN' && fail "$(basename "$library") has a fixed path"
+done
+"$PYTHON" -m venv "$work/venv"
+site=$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-index "$work"/dist/*.whl
+# PyTorch itself comes from the environment that the wheel was built against.
+"$PYTHON" -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))' >"$site/shared.pth"
+cd "$work"
+env -i HOME="$work" PATH=/nowhere INGOT_CACHE_DIR="$work/cache" "$work/venv/bin/python" - "$work" <<'PY'
+import sys
+
+import torch
+import ingot
+
+assert ingot.__file__.startswith(sys.argv[1]), ingot.__file__
+
+
+def f(x, y):
+    return torch.nn.functional.gelu(x) * y + x.sin()
+
+
+x, y = torch.randn(64, 33), torch.randn(33)
+for compiled in (ingot.compile(f), torch.compile(f, backend="ingot")):
+    torch.testing.assert_close(compiled(x, y), f(x, y))
+stats = ingot.stats()
+assert stats.programs >= 1 and not stats.fallbacks, stats
+with open("/proc/self/maps") as maps:
+    assert not any("libLLVM" in line for line in maps)
+print("wheel test: passed", stats.programs, "program(s)")
+PY
