@@ -18,13 +18,22 @@ namespace {
 
 using Entry = void (*)(void* const*, const std::int64_t*, std::int64_t*);
 
+// Lives until the process ends: the loader tells libraries apart by inode, which a deleted file's
+// successor may get.
+struct Folder {
+    std::filesystem::path path =
+        std::filesystem::temp_directory_path() / ("ingot-text-" + std::to_string(::getpid()));
+    int files = 0;
+    Folder() { std::filesystem::create_directories(path); }
+    ~Folder() { std::filesystem::remove_all(path); }
+};
+
 class CompiledText {
   public:
     explicit CompiledText(const Kernel& kernel) {
-        auto folder =
-            std::filesystem::temp_directory_path() / ("ingot-text-" + std::to_string(::getpid()));
-        std::filesystem::create_directories(folder);
-        auto source = folder / "kernel.cpp", library = folder / "kernel.so";
+        static Folder folder;
+        std::string name = "kernel" + std::to_string(folder.files++);
+        auto source = folder.path / (name + ".cpp"), library = folder.path / (name + ".so");
         std::ofstream(source) << to_cpp(kernel, "kernel");
         std::string command =
             "c++ -std=c++20 -O1 -fopenmp -ffp-contract=off -shared -fPIC -Wno-unused-function -o " +
@@ -33,7 +42,6 @@ class CompiledText {
         // NODELETE: unloading the OpenMP runtime under its own threads would crash them.
         if (status_ == 0)
             handle_ = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        std::filesystem::remove_all(folder);
     }
     Entry entry() const {
         return handle_ ? reinterpret_cast<Entry>(::dlsym(handle_, "kernel")) : nullptr;
