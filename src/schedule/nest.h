@@ -17,6 +17,18 @@
 // over that phase; a value leaves a phase only as a reduction's result or through a buffer (a
 // Scratch buffer, private to the thread, for values needed again per point). Insts that depend on
 // no loop of the phase are invariant; code generation hoists them.
+//
+// Types. An inst's dtype is its result's, and operands have the types the prim asks for: every
+// change of type is an explicit Convert. Arithmetic on reduced floats (f8, f16, bf16) is carried
+// out in f32. With `round_intermediates` the result of every Prim inst of a reduced type is rounded
+// to that type at once; without, it stays f32 and only stores (and Bitcast) round. A Load has its
+// buffer's dtype, a stored value too. A reduction's `value` has the accumulator's dtype (a Convert
+// to f32 stands before the sum of a bf16 tensor), so has the Reduced inst (component 1 of an arg
+// reduction: i64). An Accumulator has the contraction's accumulate dtype. A bool is a byte 0 or 1.
+//
+// Memory. A phase may load what an earlier phase of the same outer point has stored, and a kernel's
+// later nest what an earlier nest has stored; never otherwise. An Argument buffer that is both read
+// and written is read at an element only before (or by the point that) writes it.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -15,12 +15,13 @@
 namespace ingot {
 
 enum class BufferPlace : std::uint8_t {
-    Input,     // `index`: which graph input
-    Output,    // `index`: which graph output (freshly allocated at each call)
+    Input,     // `index`: which graph input; written when an output writes that input
+    Output,    // `index`: which graph output (freshly allocated at each call, with `strides`)
     Arena,     // `offset` bytes into the call's arena
     Frozen,    // allocated once, kept between calls, filled by frozen_steps
     Constant,  // `data`
-    Extern,    // allocated by the extern call that makes it; dies after its last use
+    Extern,    // allocated by the extern call that makes it (made to have `strides` if the call
+               // gave others); dies after its last use unless it is in output_buffers
 };
 
 struct Buffer {
@@ -28,8 +29,11 @@ struct Buffer {
     Sizes strides;  // in elements, of the logical dims
     BufferPlace place = BufferPlace::Arena;
     std::int32_t index = -1;
-    Expr offset;  // Arena: in bytes, a multiple of 64
-    Expr bytes;
+    /// >= 0: a view into the memory of that buffer (which is no view itself), with this type and
+    /// these strides; `place` is that buffer's.
+    std::int32_t base = -1;
+    Expr offset;  // in bytes; Arena: a multiple of 64; a view: from the base's first element
+    Expr bytes;   // extent of the memory, from the first to the last element; 0 when empty
     std::shared_ptr<const std::vector<std::uint8_t>> data;
 };
 
@@ -40,7 +44,8 @@ struct KernelStep {
 };
 
 /// A call the host program carries out (an ATen operator without a lowering, or the vendor's
-/// contraction).
+/// contraction). Outputs are written into their buffers; those placed Extern are bound to what the
+/// call returns instead. Inputs may be views with any strides, 0 included.
 struct ExternStep {
     std::string callee;       // an ATen operator's name with overload, or "recorded" with `index`
     std::int64_t index = -1;  // into the host's table of recorded calls
@@ -50,7 +55,6 @@ struct ExternStep {
     std::vector<std::int32_t> outputs;
 };
 
-/// Graph output `output` is input `input` itself, or the same buffer as an earlier output.
 using Step = std::variant<KernelStep, ExternStep>;
 
 struct Plan {
@@ -59,8 +63,11 @@ struct Plan {
     std::vector<Kernel> kernels;  // deduplicated by text
     std::vector<Step> frozen_steps;
     std::vector<Step> steps;
-    std::vector<std::int32_t> input_buffers;   // by graph input
-    std::vector<std::int32_t> output_buffers;  // by graph output
+    std::vector<std::int32_t> input_buffers;  // by graph input
+    /// By graph output. No two outputs share memory and none is an input's, except an output that
+    /// writes an input: that is the input's buffer. (Outputs that eager would alias are the
+    /// caller's affair: it builds them as views of one output.)
+    std::vector<std::int32_t> output_buffers;
     std::vector<bool> frozen_inputs;
     std::vector<SizeGuard> guards;
     Expr arena_bytes;

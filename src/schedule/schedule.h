@@ -1,0 +1,28 @@
+// The scheduler's one function: a graph becomes kernels, steps and planned memory.
+//
+// Flow: legalize (composite prims become simpler ones) -> fuse (which values live in memory, which
+// nodes share a kernel) -> build (index arithmetic, phases, loops) -> order and memory. It stands
+// after the passes, which have chosen layouts and packed weights, and before code generation.
+// Cost: near-linear in the number of nodes.
+#pragma once
+#include <functional>
+
+#include "ir/graph.h"
+#include "schedule/plan.h"
+
+namespace ingot {
+
+/// What the scheduler must know about the machine and the stages behind it.
+struct ScheduleOptions {
+    int cores = 2;
+    int vector_bytes = 32;               // of the widest vectors code generation uses
+    std::int64_t cache_bytes = 1 << 20;  // private cache of one core
+    /// Whether code generation has a template for this contraction over these buffers; empty: none.
+    std::function<bool(const Contraction&, const std::vector<KernelBuffer>&)> contraction_supported;
+};
+
+/// Schedules `graph`. Prims without a loop form become extern steps. Throws NotSupported, naming
+/// the prim, for what neither road can carry out.
+Plan schedule(const Graph& graph, const ScheduleOptions& options = {});
+
+}  // namespace ingot
