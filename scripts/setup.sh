@@ -87,10 +87,10 @@ install_python_packages() {
     say "Python packages"
     local vision
     # torchvision's numbers run 15 behind torch's minor version: 2.13 goes with 0.28.
-    vision=$("$VENV/bin/python" -c 'import torch; print("0.%d.0" % (int(torch.__version__.split(".")[1]) + 15))')
+    vision=$("$VENV/bin/python" -W ignore -c 'import torch; print("0.%d.0" % (int(torch.__version__.split(".")[1]) + 15))')
     # torch is pinned to what is there, so that nothing replaces it.
     local constraint="$VENV/.ingot-constraint"
-    "$VENV/bin/python" -c 'import torch; print("torch==" + torch.__version__)' >"$constraint"
+    "$VENV/bin/python" -W ignore -c 'import torch; print("torch==" + torch.__version__)' >"$constraint"
     pip_install -c "$constraint" -r scripts/requirements.txt ||
         pip_install -r scripts/requirements.txt
     pip_install --no-deps -r scripts/requirements-nodeps.txt "torchvision==$vision"

@@ -11,6 +11,7 @@ import json
 import os
 import selectors
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -43,6 +44,7 @@ class Process:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "ingot.bench.worker", str(write)], stdin=subprocess.PIPE,
             stdout=self._log, stderr=self._log, pass_fds=[write], env=environment, text=True,
+            start_new_session=True,  # so that a rival's own helpers end with it
         )  # fmt: skip
         os.close(write)
         self._answers = os.fdopen(read)
@@ -77,8 +79,8 @@ class Process:
 
     def close(self) -> None:
         """End the process; it holds nothing that needs saving."""
-        if self._process.poll() is None:
-            self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         if self._process.stdin:
             with contextlib.suppress(BrokenPipeError):  # what it never read

@@ -10,13 +10,13 @@ COLOURS = {"eager": "#9a9a9a", "inductor": "#4c78a8", "inductor-freeze": "#72a5d
 TITLES = {"eager": "eager", "inductor": "torch.compile",
           "inductor-freeze": "torch.compile, freezing",
           "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "ingot": "Ingot"}  # fmt: skip
-_ROW = "{:<18} {:>5} {:>4}  {:<24} {:>9} {:>9} {:>9} {:>7} {:>8} {:>9} {:>7}"
+_ROW = "{:<18} {:>5} {:>4}  {:<24} {:>8} {:>9} {:>7} {:>9} {:>7} {:>8} {:>8} {:>7}"
 
 
 def header() -> str:
     """The table's head."""
-    line = _ROW.format("model", "batch", "type", "rival", "first s", "warm s", "median ms",
-                       "x eager", "peak MiB", "error", "/ eager")  # fmt: skip
+    line = _ROW.format("model", "batch", "type", "rival", "first s", "compile s", "warm s",
+                       "median ms", "x eager", "peak MiB", "error", "/ eager")  # fmt: skip
     return line + "\n" + "-" * len(line)
 
 
@@ -36,12 +36,18 @@ def rows(record: dict[str, Any]) -> str:
         if one["failed"]:
             lines.append(f"{name:<18} {batch:>5} {dtype:>4}  {title:<24} {one['failed']}")
             continue
-        error = "" if one["error"] is None else f"{one['error']:.1e}"
-        relative = _number(one["error"] / eager, 2) if eager and one["error"] is not None else ""
-        line = _ROW.format(name, batch, dtype, title, _number(one["cold_first_s"], 2),
-                           _number(one["warm_first_s"], 2), _number(one["median_ms"], 2),
-                           _number(one["speedup"], 2), _number(one["peak_mib"], 0), error,
-                           relative)  # fmt: skip
+        error = one["error"]
+        cells = (
+            _number(one["cold_first_s"], 2),
+            _number(one["compile_s"] if one["graphs"] else None, 3),
+            _number(one["warm_first_s"], 2),
+            _number(one["median_ms"], 2),
+            _number(one["speedup"], 2),
+            _number(one["peak_mib"], 0),
+            "" if error is None else f"{error:.1e}",
+            _number(error / eager, 2) if eager and error is not None else "",
+        )
+        line = _ROW.format(name, batch, dtype, title, *cells)
         if one["fallbacks"]:
             line += f"  ({one['fallbacks']} of {one['graphs']} graphs ran eagerly)"
         lines.append(line)
@@ -70,6 +76,13 @@ def summary(records: list[dict[str, Any]]) -> str:
     best = geometric_mean(records, "ingot", ["eager", "inductor", "inductor-freeze"])
     if best is not None and len(names) > 2:
         lines.append(f"geometric mean, Ingot over the best of eager and torch.compile: {best:.2f}")
+    times = [{r["rival"]: r["compile_s"] for r in one["rivals"] if r["graphs"]} for one in records]
+    ratios = [
+        math.log(t["inductor"] / t["ingot"]) for t in times if {"inductor", "ingot"} <= set(t)
+    ]
+    if ratios:
+        mean = math.exp(sum(ratios) / len(ratios))
+        lines.append(f"geometric mean, torch.compile's compile time over Ingot's: {mean:.0f}")
     return "\n".join(lines)
 
 
