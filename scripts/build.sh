@@ -26,7 +26,7 @@ if [ -t 1 ]; then
     cmake --build "$BUILD" -j "$JOBS"
 else
     cmake --build "$BUILD" -j "$JOBS" >"$BUILD/build.log" 2>&1 || { tail -n 100 "$BUILD/build.log" >&2; exit 1; }
-    tail -n 1 "$BUILD/build.log"
+    echo "built: $BUILD"
 fi
 if [ "$BUILD" = build ]; then
     find "$PWD/$BUILD" \( -name '_ingot*.so' -o -name 'libingot_*.so' \) -not -path '*/CMakeFiles/*' |
