@@ -1,0 +1,129 @@
+// The table of scalar functions and those that libm lacks.
+#include "codegen/llvm/math_library.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace ingot::codegen {
+
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+
+/// lgamma writes the global `signgam`; the reentrant form keeps kernels free of shared state.
+double lgamma_reentrant(double x) {
+    int sign = 0;
+    return ::lgamma_r(x, &sign);
+}
+float lgamma_reentrant(float x) {
+    int sign = 0;
+    return static_cast<float>(::lgamma_r(static_cast<double>(x), &sign));
+}
+
+float digamma_f(float x) { return static_cast<float>(digamma(x)); }
+float erfinv_f(float x) { return static_cast<float>(erfinv(x)); }
+
+using Unary32 = float (*)(float);
+using Unary64 = double (*)(double);
+using Binary32 = float (*)(float, float);
+using Binary64 = double (*)(double, double);
+
+}  // namespace
+
+double digamma(double x) {
+    if (x == 0) return std::copysign(std::numeric_limits<double>::infinity(), -x);
+    if (std::isinf(x)) return x > 0 ? x : std::numeric_limits<double>::quiet_NaN();
+    double result = 0;
+    if (x < 0) {
+        if (x == std::trunc(x)) return std::numeric_limits<double>::quiet_NaN();
+        // Reflection; the fraction is taken first so that tan's argument is exact.
+        double whole = 0;
+        const double fraction = std::modf(x, &whole);
+        result = -kPi / std::tan(kPi * fraction);
+        x = 1 - x;
+    }
+    while (x < 12) {
+        result -= 1 / x;
+        x += 1;
+    }
+    // Asymptotic series with Bernoulli numbers B2..B14.
+    const double z = 1 / (x * x);
+    const double tail =
+        z *
+        (1.0 / 12 -
+         z * (1.0 / 120 -
+              z * (1.0 / 252 - z * (1.0 / 240 - z * (1.0 / 132 - z * (691.0 / 32760 - z / 12))))));
+    return result + std::log(x) - 0.5 / x - tail;
+}
+
+double erfinv(double y) {
+    if (std::isnan(y) || std::abs(y) > 1) return std::numeric_limits<double>::quiet_NaN();
+    if (std::abs(y) == 1) return std::copysign(std::numeric_limits<double>::infinity(), y);
+    if (y == 0) return y;
+    // Start: Winitzki's closed form, good to 2e-3. Then Halley steps on erf or, towards ±1, on
+    // erfc, where y itself carries no digits but 1-|y| is exact.
+    constexpr double a = 0.147;
+    const double magnitude = std::abs(y);
+    const double rest = 1 - magnitude;
+    const double log_term = std::log(rest * (1 + magnitude));
+    const double half = 2 / (kPi * a) + log_term / 2;
+    double x = std::sqrt(std::sqrt(half * half - log_term / a) - half);
+    if (magnitude < 1e-8) return y * (std::sqrt(kPi) / 2);
+    for (int step = 0; step < 4; ++step) {
+        const double error = magnitude < 0.5 ? std::erf(x) - magnitude : rest - std::erfc(x);
+        const double u = error / (2 / std::sqrt(kPi) * std::exp(-x * x));
+        x -= u / (1 + x * u);
+    }
+    return std::copysign(x, y);
+}
+
+std::map<std::string, void*, std::less<>> math_symbols() {
+    std::map<std::string, void*, std::less<>> table;
+    const auto unary = [&](const std::string& name, Unary32 f32, Unary64 f64) {
+        table["ingot_" + name + "f"] = reinterpret_cast<void*>(f32);
+        table["ingot_" + name] = reinterpret_cast<void*>(f64);
+    };
+    const auto binary = [&](const std::string& name, Binary32 f32, Binary64 f64) {
+        table["ingot_" + name + "f"] = reinterpret_cast<void*>(f32);
+        table["ingot_" + name] = reinterpret_cast<void*>(f64);
+    };
+    unary("exp", std::exp, std::exp);
+    unary("exp2", std::exp2, std::exp2);
+    unary("expm1", std::expm1, std::expm1);
+    unary("log", std::log, std::log);
+    unary("log2", std::log2, std::log2);
+    unary("log10", std::log10, std::log10);
+    unary("log1p", std::log1p, std::log1p);
+    unary("sin", std::sin, std::sin);
+    unary("cos", std::cos, std::cos);
+    unary("tan", std::tan, std::tan);
+    unary("asin", std::asin, std::asin);
+    unary("acos", std::acos, std::acos);
+    unary("atan", std::atan, std::atan);
+    unary("sinh", std::sinh, std::sinh);
+    unary("cosh", std::cosh, std::cosh);
+    unary("tanh", std::tanh, std::tanh);
+    unary("asinh", std::asinh, std::asinh);
+    unary("acosh", std::acosh, std::acosh);
+    unary("atanh", std::atanh, std::atanh);
+    unary("erf", std::erf, std::erf);
+    unary("erfc", std::erfc, std::erfc);
+    unary("cbrt", std::cbrt, std::cbrt);
+    unary("lgamma", lgamma_reentrant, lgamma_reentrant);
+    unary("digamma", digamma_f, digamma);
+    unary("erfinv", erfinv_f, erfinv);
+    binary("pow", std::pow, std::pow);
+    binary("atan2", std::atan2, std::atan2);
+    binary("hypot", std::hypot, std::hypot);
+    binary("fmod", std::fmod, std::fmod);
+    // The C library itself, for calls that LLVM's code generator makes up.
+    table["memcpy"] = reinterpret_cast<void*>(&::memcpy);
+    table["memset"] = reinterpret_cast<void*>(&::memset);
+    table["memmove"] = reinterpret_cast<void*>(&::memmove);
+    table["fmodf"] = table["ingot_fmodf"];
+    table["fmod"] = table["ingot_fmod"];
+    return table;
+}
+
+}  // namespace ingot::codegen
