@@ -115,8 +115,12 @@ struct LinearForm {
 };
 std::optional<LinearForm> linear_in(Expr a, Expr symbol);
 
-/// Text such as `4*i0 + s1 // 2`; parse_expr reads it back to the identical expression.
+/// Text such as `4*i0 + s1 // 2`; parse_expr reads it back to the identical expression. Terms stand
+/// in the order of their text, so that the text does not depend on the order of creation.
 std::string to_string(Expr a);
+/// The same with other names for the symbols.
+using SymbolNames = std::function<std::string(Expr symbol)>;
+std::string to_string(Expr a, const SymbolNames& names);
 
 /// Owns nodes; looks symbols up by name. Not thread-safe: one pool per compilation.
 class ExprPool {
@@ -143,6 +147,8 @@ class ExprPool {
 /// Reads to_string's syntax; symbols not yet in the pool are made. Throws UserError with position
 /// on bad text.
 Expr parse_expr(std::string_view text, ExprPool& pool);
+/// The same with `symbol` saying what a name stands for.
+Expr parse_expr(std::string_view text, const std::function<Expr(std::string_view name)>& symbol);
 
 /// Product of all sizes (1 for none).
 Expr product(std::span<const Expr> sizes);

@@ -1,6 +1,7 @@
 // Expressions as text and back. The printer follows the canonical form, the parser rebuilds it
 // through the same operators, so printing and parsing are inverses within one pool. Stands beside
 // expr.cpp; used by every printer.
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 
@@ -17,17 +18,82 @@ bool needs_parentheses(Expr e) {
     return k == ExprKind::Add || k == ExprKind::FloorDiv || k == ExprKind::Mod ||
            k == ExprKind::Mul;
 }
-std::string operand(Expr e) {
-    return needs_parentheses(e) ? "(" + to_string(e) + ")" : to_string(e);
-}
-std::string factor(Expr e) {
-    bool plain = e.is_constant() || e.node()->kind == ExprKind::Mul;
-    return plain ? to_string(e) : operand(e);
-}
+
+// Prints with given names; sums and products in the order of their parts' text.
+class Printer {
+  public:
+    explicit Printer(const SymbolNames* names) : names_(names) {}
+
+    std::string print(Expr e) const {
+        if (e.is_constant()) return std::to_string(e.constant());
+        const ExprNode& n = *e.node();
+        switch (n.kind) {
+            case ExprKind::Symbol:
+                return names_ ? (*names_)(e) : n.symbol;
+            case ExprKind::Add:
+                return sum(n);
+            case ExprKind::Mul:
+                return product(n);
+            case ExprKind::FloorDiv:
+                return operand(n.args[0]) + " // " + operand(n.args[1]);
+            case ExprKind::Mod:
+                return operand(n.args[0]) + " % " + operand(n.args[1]);
+            case ExprKind::Min:
+            case ExprKind::Max: {
+                std::string a = print(n.args[0]), b = print(n.args[1]);
+                if (b < a) std::swap(a, b);
+                return (n.kind == ExprKind::Min ? "min(" : "max(") + a + ", " + b + ")";
+            }
+        }
+        return {};
+    }
+
+  private:
+    std::string operand(Expr e) const {
+        return needs_parentheses(e) ? "(" + print(e) + ")" : print(e);
+    }
+    std::string factor(Expr e) const {
+        bool plain = e.is_constant() || e.node()->kind == ExprKind::Mul;
+        return plain ? print(e) : operand(e);
+    }
+    std::string product(const ExprNode& n) const {
+        std::vector<std::string> parts;
+        for (const Expr& a : n.args) parts.push_back(operand(a));
+        std::sort(parts.begin(), parts.end());
+        std::string out;
+        for (const std::string& p : parts) out += (out.empty() ? "" : "*") + p;
+        return out;
+    }
+    std::string sum(const ExprNode& n) const {
+        std::vector<std::pair<std::string, std::int64_t>> terms;
+        for (std::size_t i = 0; i < n.args.size(); ++i)
+            terms.emplace_back(factor(n.args[i]), n.coefficients[i]);
+        std::sort(terms.begin(), terms.end());
+        std::string out;
+        for (auto& [text, c] : terms) {
+            if (out.empty())
+                out += c < 0 ? "-" : "";
+            else
+                out += c < 0 ? " - " : " + ";
+            if (magnitude(c) != 1) out += std::to_string(magnitude(c)) + "*";
+            out += text;
+        }
+        if (n.constant > 0) out += " + " + std::to_string(n.constant);
+        if (n.constant < 0) out += " - " + std::to_string(magnitude(n.constant));
+        return out;
+    }
+    // Through unsigned arithmetic: the smallest int64 has no positive twin.
+    static std::uint64_t magnitude(std::int64_t c) {
+        return c < 0 ? 0 - static_cast<std::uint64_t>(c) : static_cast<std::uint64_t>(c);
+    }
+
+    const SymbolNames* names_;
+};
 
 class Parser {
   public:
-    Parser(std::string_view text, ExprPool& pool) : text_(text), pool_(pool) {}
+    Parser(std::string_view text, std::function<Expr(std::string_view)> symbol)
+        : text_(text), symbol_(std::move(symbol)) {}
 
     Expr whole() {
         Expr e = sum();
@@ -79,7 +145,7 @@ class Parser {
             expect(")");
             return name == "min" ? min(a, b) : max(a, b);
         }
-        return pool_.symbol(name);
+        return symbol_(name);
     }
     Expr number() {
         std::int64_t v = 0;
@@ -114,52 +180,20 @@ class Parser {
     }
 
     std::string_view text_;
-    ExprPool& pool_;
+    std::function<Expr(std::string_view)> symbol_;
     std::size_t at_ = 0;
 };
 
 }  // namespace
 
-std::string to_string(Expr e) {
-    if (e.is_constant()) return std::to_string(e.constant());
-    const ExprNode& n = *e.node();
-    std::string out;
-    switch (n.kind) {
-        case ExprKind::Symbol:
-            return n.symbol;
-        case ExprKind::Add:
-            for (std::size_t i = 0; i < n.args.size(); ++i) {
-                std::int64_t c = n.coefficients[i];
-                if (i == 0)
-                    out += c < 0 ? "-" : "";
-                else
-                    out += c < 0 ? " - " : " + ";
-                // The magnitude through unsigned arithmetic: the smallest int64 has no positive
-                // twin.
-                std::uint64_t magnitude =
-                    c < 0 ? 0 - static_cast<std::uint64_t>(c) : static_cast<std::uint64_t>(c);
-                if (magnitude != 1) out += std::to_string(magnitude) + "*";
-                out += factor(n.args[i]);
-            }
-            if (n.constant > 0) out += " + " + std::to_string(n.constant);
-            if (n.constant < 0)
-                out += " - " + std::to_string(0 - static_cast<std::uint64_t>(n.constant));
-            return out;
-        case ExprKind::Mul:
-            for (const Expr& a : n.args) out += (out.empty() ? "" : "*") + operand(a);
-            return out;
-        case ExprKind::FloorDiv:
-            return operand(n.args[0]) + " // " + operand(n.args[1]);
-        case ExprKind::Mod:
-            return operand(n.args[0]) + " % " + operand(n.args[1]);
-        case ExprKind::Min:
-            return "min(" + to_string(n.args[0]) + ", " + to_string(n.args[1]) + ")";
-        case ExprKind::Max:
-            return "max(" + to_string(n.args[0]) + ", " + to_string(n.args[1]) + ")";
-    }
-    return out;
-}
+std::string to_string(Expr e) { return Printer(nullptr).print(e); }
+std::string to_string(Expr e, const SymbolNames& names) { return Printer(&names).print(e); }
 
-Expr parse_expr(std::string_view text, ExprPool& pool) { return Parser(text, pool).whole(); }
+Expr parse_expr(std::string_view text, ExprPool& pool) {
+    return Parser(text, [&](std::string_view name) { return pool.symbol(name); }).whole();
+}
+Expr parse_expr(std::string_view text, const std::function<Expr(std::string_view)>& symbol) {
+    return Parser(text, symbol).whole();
+}
 
 }  // namespace ingot
