@@ -581,13 +581,14 @@ Expr ExprPool::symbol(std::string_view name, Range range) {
     return Expr(it->second);
 }
 
-Expr ExprPool::index(std::string_view name, Expr extent) {
+Expr ExprPool::index(std::string_view name, Expr extent, std::optional<Range> range) {
     auto [it, fresh] = impl_->symbols.try_emplace(std::string(name), nullptr);
     if (fresh) {
         ExprNode proto{};
         proto.kind = ExprKind::Symbol;
         std::int64_t hi = extent.range().hi;
-        proto.range = {0, hi == Range::kMax ? hi : std::max<std::int64_t>(hi - 1, 0)};
+        Range usual{0, hi == Range::kMax ? hi : std::max<std::int64_t>(hi - 1, 0)};
+        proto.range = range.value_or(usual);
         if (!extent.is_constant()) proto.extent = extent;
         proto.symbol = std::string(name);
         it->second = ExprBuilder::append(*this, std::move(proto));

@@ -134,8 +134,8 @@ class ExprPool {
     /// only for expressions made afterwards, so give the range with the first use.
     Expr symbol(std::string_view name, Range range = {});
     /// A loop variable: 0 <= name < extent. The name must be new, or used with an equal extent
-    /// before.
-    Expr index(std::string_view name, Expr extent);
+    /// before. `range`, where given, is known instead of what follows from the extent.
+    Expr index(std::string_view name, Expr extent, std::optional<Range> range = {});
     std::optional<Expr> find(std::string_view name) const;
 
   private:

@@ -209,8 +209,7 @@ std::string Scanner::quoted() {
     }
 }
 
-Range Scanner::range_or_unbounded() {
-    if (!accept("in")) return {};
+Range Scanner::range() {
     Range r;
     expect("[");
     if (!accept("-inf")) r.lo = integer();

@@ -57,7 +57,10 @@ class Scanner {
     Scalar scalar();
     bool boolean();
     std::string quoted();
-    Range range_or_unbounded();
+    /// `[lo, hi]`.
+    Range range();
+    /// What write_range wrote.
+    Range range_or_unbounded() { return accept("in") ? range() : Range{}; }
     DType dtype();
     /// The text of an expression: up to a ',' or closing bracket at depth 0, or one of `stops`
     /// (words or operators standing at depth 0).
