@@ -14,12 +14,15 @@ libraries=$(find "$work/content" -name '*.so*')
 echo "$libraries" | grep -q libingot_core || fail "the wheel holds no libingot_core"
 echo "$libraries" | grep -q '_ingot\.' || fail "the wheel holds no extension module"
 for library in $libraries; do
-    # LLVM's C++ symbols contain its namespace, its C interface begins with LLVM.
-    exported=$(nm -D --defined-only -C "$library" | grep -cE ' (llvm::|LLVM[A-Z])' || true)
-    [ "$exported" = 0 ] || fail "$(basename "$library") exports $exported LLVM symbols"
+    # LLVM's C++ names hold its namespace in mangled form, its C interface begins with LLVM.
+    exported=$(nm -D --defined-only "$library" | awk '{print $3}' |
+        grep -E '^LLVM|^_Z[A-Z]*[NK]*(St[0-9a-zA-Z]*I)?N?K?4llvm' | head -n 3 || true)
+    [ -z "$exported" ] || fail "$(basename "$library") exports LLVM symbols:" $exported
     readelf -d "$library" | grep NEEDED | grep -i llvm && fail "$(basename "$library") needs an LLVM library"
     readelf -d "$library" | grep -E 'RPATH|RUNPATH' | grep -v 'ORIGIN' && fail "$(basename "$library") has a fixed path"
 done
+others=$(nm -D --defined-only -C "$work"/content/ingot/libingot_core.so | grep -v '@@' | grep -cv 'ingot' || true)
+[ "$others" = 0 ] || fail "libingot_core.so exports $others names that are not Ingot's"
 "$PYTHON" -m venv "$work/venv"
 site=$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-index "$work"/dist/*.whl
