@@ -25,8 +25,9 @@ Value exp_f32(MathOps& m, Value x) {
     Value n = m.sub(m.fma(bounded, m.c(0x1.715476p+0), m.c(kRoundMagic)), m.c(kRoundMagic));
     Value r = m.fnma(n, m.c(0x1.62e43p-1), bounded);
     r = m.fnma(n, m.c(-0x1.05c61p-29), r);
-    Value p = m.fma(m.mul(r, r), m.poly<float>(r, kExpF), r);
-    return m.scale(m.add(p, m.c(1)), n);
+    // 1 + r (1 + r P): one rounding less than 1 + (r + r^2 P).
+    Value slope = m.fma(r, m.poly<float>(r, kExpF), m.c(1));
+    return m.scale(m.fma(r, slope, m.c(1)), n);
 }
 
 /// Exponent and mantissa in [0.75, 1.5) of a positive x; log's special cases come out of infinite
@@ -42,14 +43,13 @@ Split split_f32(MathOps& m, Value x) {
         llvm::IRBuilder<>& b = m.b;
         Value none = llvm::PoisonValue::get(m.type());
         Value all = b.getInt16(0xffff);
-        // Sign control 2: NaN for negative operands. Interval 3: [0.75, 1.5). The exponent of x *
-        // 4/3 is the one that belongs to that interval; rounding cannot carry it over, 4/3 being
-        // rounded up.
+        // Sign control 2: NaN for negative operands. Interval 3: [0.75, 1.5), where getexp counts
+        // from [1, 2).
         Value mantissa = b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_getmant_ps_512, {},
                                            {x, b.getInt32(3 | 2 << 2), none, all, b.getInt32(4)});
-        Value exponent =
-            b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_getexp_ps_512, {},
-                              {m.mul(x, m.c(0x1.555556p+0)), none, all, b.getInt32(4)});
+        Value exponent = b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_getexp_ps_512, {},
+                                           {x, none, all, b.getInt32(4)});
+        exponent = m.select(m.lt(mantissa, m.c(1)), m.add(exponent, m.c(1)), exponent);
         return {exponent, mantissa, true};
     }
     Value tiny = m.lt(x, m.c(0x1p-126));
@@ -76,17 +76,17 @@ Value log_f32(MathOps& m, Value x) {
     return m.select(m.lt(x, m.c(0)), m.nan(), y);
 }
 
-/// tanh: an odd polynomial up to 0.625, then 1 - 2/(exp(2|x|) + 1).
+/// tanh: an odd polynomial up to 0.875, then 1 - 2/(exp(2|x|) + 1).
 Value tanh_f32(MathOps& m, Value x) {
     Value magnitude = m.abs(x);
     Value s = m.mul(x, x);
-    Value small = m.fma(m.mul(x, s), m.poly<float>(s, kTanhF), x);
+    Value small = m.fma(m.mul(magnitude, s), m.poly<float>(s, kTanhF), magnitude);
     Value e = exp_f32(m, m.add(magnitude, magnitude));
     Value large = m.sub(m.c(1), m.div(m.c(2), m.add(e, m.c(1))));
-    return m.select(m.lt(magnitude, m.c(0.625)), small, m.copysign(large, x));
+    return m.copysign(m.select(m.lt(magnitude, m.c(0.875)), small, large), x);
 }
 
-/// erf: an odd polynomial up to 0.93, then 1 - exp(a polynomial).
+/// erf: an odd polynomial up to 1, then 1 - exp(a polynomial).
 Value erf_f32(MathOps& m, Value x) {
     Value t = m.abs(x);
     Value s = m.mul(x, x);
@@ -94,40 +94,43 @@ Value erf_f32(MathOps& m, Value x) {
     Value bounded = m.at_most(t, 4.0);  // erf(4) rounds to 1
     Value e = exp_f32(m, m.mul(bounded, m.poly<float>(bounded, kErfLargeF)));
     Value large = m.copysign(m.sub(m.c(1), e), x);
-    return m.select(m.lt(t, m.c(0.93)), small, large);
+    return m.select(m.lt(t, m.c(1)), small, large);
 }
 
-/// The quadrant and the rest x - quadrant * pi/2 as a sum high + low, for |x| <= kReductionLimit.
+/// The quadrant of |x| and the rest |x| - quadrant * pi/2 as a sum high + low, for |x| <=
+/// kReductionLimit.
 struct Reduced {
     Value quadrant;  // integer
     Value high, low;
 };
 constexpr double kReductionLimit = 48000;
 
-Reduced reduce_f32(MathOps& m, Value x) {
-    Value shifted = m.fma(x, m.c(0x1.45f306p-1), m.c(kRoundMagic));
+Reduced reduce_f32(MathOps& m, Value magnitude) {
+    Value shifted = m.fma(magnitude, m.c(0x1.45f306p-1), m.c(kRoundMagic));
     Value n = m.sub(shifted, m.c(kRoundMagic));
     // pi/2 in three parts. The first product cancels exactly; what the second one rounds away is
     // kept.
-    Value first = m.fnma(n, m.c(0x1.921fb6p+0), x);
+    Value first = m.fnma(n, m.c(0x1.921fb6p+0), magnitude);
     Value high = m.fnma(n, m.c(-0x1.777a5cp-25), first);
     Value low = m.fnma(n, m.c(-0x1.777a5cp-25), m.sub(first, high));
     low = m.fnma(n, m.c(-0x1.ee59dap-50), low);
     return {m.to_bits(shifted), high, low};
 }
 
-/// sin(x + turn * pi/2). Sine and cosine of one x share everything but the last few instructions,
-/// once LLVM has removed common subexpressions.
-Value sine_of_quadrant(MathOps& m, const Reduced& r, int turn) {
+/// sin(x) or cos(x) = sin(|x| + pi/2). Sine and cosine of one x share everything but the last few
+/// instructions, once LLVM has removed common subexpressions.
+Value sine_of_quadrant(MathOps& m, const Reduced& r, Value x, bool want_cosine) {
     Value s = m.mul(r.high, r.high);
     Value cube = m.mul(r.high, s);
     Value sine = m.add(r.high, m.fma(cube, m.poly<float>(s, kSinF), r.low));
-    Value cosine = m.add(m.c(1), m.mul(s, m.poly<float>(s, kCosF)));
+    Value small = m.fnma(r.high, r.low, m.mul(m.mul(s, s), m.poly<float>(s, kCosF)));
+    Value cosine = m.add(m.c(1), m.fma(s, m.c(-0.5), small));
     Value odd = m.b.CreateICmpNE(m.b.CreateAnd(r.quadrant, m.i(1)), m.i(0));
-    Value y = turn == 0 ? m.select(odd, cosine, sine) : m.select(odd, sine, cosine);
-    Value quadrant = turn == 0 ? r.quadrant : m.b.CreateAdd(r.quadrant, m.i(turn));
-    Value sign = m.b.CreateAnd(m.b.CreateShl(quadrant, m.i(30)), m.i(INT32_MIN));
-    return m.from_bits(m.b.CreateXor(m.to_bits(y), sign));
+    Value y = want_cosine ? m.select(odd, sine, cosine) : m.select(odd, cosine, sine);
+    Value quadrant = want_cosine ? m.b.CreateAdd(r.quadrant, m.i(1)) : r.quadrant;
+    Value flip = m.b.CreateShl(quadrant, m.i(30));
+    if (!want_cosine) flip = m.b.CreateXor(flip, m.to_bits(x));
+    return m.from_bits(m.b.CreateXor(m.to_bits(y), m.b.CreateAnd(flip, m.i(INT32_MIN))));
 }
 
 Value any(MathOps& m, Value mask) { return m.lanes() ? m.b.CreateOrReduce(mask) : mask; }
@@ -160,22 +163,48 @@ Value with_rare_case(MathOps& m, Value rare, Value fast, llvm::function_ref<Valu
     return joined;
 }
 
+/// The slow way for arguments that the fast one does not reach; through f64, so it needs no second
+/// word.
+Value huge_f32(MathContext& context, MathFn fn, Value x) {
+    llvm::Type* wide = context.b.getDoubleTy();
+    if (const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(x->getType()))
+        wide = llvm::FixedVectorType::get(wide, vector->getNumElements());
+    MathOps d(context, wide);
+    const TurnRest turn = reduce_huge(context, d, context.b.CreateFPExt(x, wide));
+    Value y = fn == MathFn::Tan ? tan_of_turn_f64(d, turn)
+                                : sine_of_turn_f64(d, turn, fn == MathFn::Cos ? 1 : 0);
+    return context.b.CreateFPTrunc(y, x->getType());
+}
+
 Value sin_cos_f32(MathContext& context, MathOps& m, MathFn fn, Value x) {
-    const Reduced r = reduce_f32(m, x);
-    Value fast = sine_of_quadrant(m, r, fn == MathFn::Cos ? 1 : 0);
-    if (fn == MathFn::Sin)  // keeps -0
-        fast = m.select(m.eq(x, m.c(0)), x, fast);
-    Value rare = m.b.CreateNot(m.le(m.abs(x), m.c(kReductionLimit)));
-    return with_rare_case(m, rare, fast, [&] {
-        return emit_scalar_calls(context, fn == MathFn::Sin ? "ingot_sinf" : "ingot_cosf", {&x, 1});
-    });
+    Value magnitude = m.abs(x);
+    const Reduced r = reduce_f32(m, magnitude);
+    Value fast = sine_of_quadrant(m, r, x, fn == MathFn::Cos);
+    Value rare = m.b.CreateNot(m.le(magnitude, m.c(kReductionLimit)));
+    return with_rare_case(m, rare, fast, [&] { return huge_f32(context, fn, x); });
+}
+
+/// tan through f64, in parts as wide as the target's f64 vectors.
+Value tan_f32(MathContext& context, MathOps& m, Value x) {
+    Value fast =
+        MathOps::in_parts(m.b, {&x, 1}, m.target.lanes(8), [&](std::span<const Value> part) {
+            llvm::Type* wide = m.b.getDoubleTy();
+            if (const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(part[0]->getType()))
+                wide = llvm::FixedVectorType::get(wide, vector->getNumElements());
+            MathOps d(context, wide);
+            Value y = tan_of_turn_f64(d, reduce_f64(d, m.b.CreateFPExt(part[0], wide)));
+            return m.b.CreateFPTrunc(y, part[0]->getType());
+        });
+    fast = m.select(m.eq(x, m.c(0)), x, fast);  // keeps -0
+    Value rare = m.b.CreateNot(m.le(m.abs(x), m.c(0x1p30)));
+    return with_rare_case(m, rare, fast, [&] { return huge_f32(context, MathFn::Tan, x); });
 }
 
 }  // namespace
 
 bool has_f32(MathFn fn) {
     return fn == MathFn::Exp || fn == MathFn::Log || fn == MathFn::Tanh || fn == MathFn::Erf ||
-           fn == MathFn::Sin || fn == MathFn::Cos;
+           fn == MathFn::Sin || fn == MathFn::Cos || fn == MathFn::Tan;
 }
 
 Value emit_f32(MathContext& context, MathFn fn, std::span<const Value> x) {
@@ -192,6 +221,8 @@ Value emit_f32(MathContext& context, MathFn fn, std::span<const Value> x) {
         case MathFn::Sin:
         case MathFn::Cos:
             return sin_cos_f32(context, m, fn, x[0]);
+        case MathFn::Tan:
+            return tan_f32(context, m, x[0]);
         default:
             return nullptr;
     }

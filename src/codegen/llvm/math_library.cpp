@@ -21,6 +21,20 @@ float lgamma_reentrant(float x) {
     return static_cast<float>(::lgamma_r(static_cast<double>(x), &sign));
 }
 
+/// The functions that libm's f64 version misses by up to 3 ulp, through long double.
+double expm1_wide(double x) { return static_cast<double>(std::expm1(static_cast<long double>(x))); }
+double log10_wide(double x) { return static_cast<double>(std::log10(static_cast<long double>(x))); }
+double log1p_wide(double x) { return static_cast<double>(std::log1p(static_cast<long double>(x))); }
+double sinh_wide(double x) { return static_cast<double>(std::sinh(static_cast<long double>(x))); }
+double cosh_wide(double x) { return static_cast<double>(std::cosh(static_cast<long double>(x))); }
+double tanh_wide(double x) { return static_cast<double>(std::tanh(static_cast<long double>(x))); }
+double asinh_wide(double x) { return static_cast<double>(std::asinh(static_cast<long double>(x))); }
+double acosh_wide(double x) { return static_cast<double>(std::acosh(static_cast<long double>(x))); }
+double atanh_wide(double x) { return static_cast<double>(std::atanh(static_cast<long double>(x))); }
+double erf_wide(double x) { return static_cast<double>(std::erf(static_cast<long double>(x))); }
+double erfc_wide(double x) { return static_cast<double>(std::erfc(static_cast<long double>(x))); }
+double cbrt_wide(double x) { return static_cast<double>(std::cbrt(static_cast<long double>(x))); }
+
 float digamma_f(float x) { return static_cast<float>(digamma(x)); }
 float erfinv_f(float x) { return static_cast<float>(erfinv(x)); }
 
@@ -90,26 +104,26 @@ std::map<std::string, void*, std::less<>> math_symbols() {
     };
     unary("exp", std::exp, std::exp);
     unary("exp2", std::exp2, std::exp2);
-    unary("expm1", std::expm1, std::expm1);
+    unary("expm1", std::expm1, expm1_wide);
     unary("log", std::log, std::log);
     unary("log2", std::log2, std::log2);
-    unary("log10", std::log10, std::log10);
-    unary("log1p", std::log1p, std::log1p);
+    unary("log10", std::log10, log10_wide);
+    unary("log1p", std::log1p, log1p_wide);
     unary("sin", std::sin, std::sin);
     unary("cos", std::cos, std::cos);
     unary("tan", std::tan, std::tan);
     unary("asin", std::asin, std::asin);
     unary("acos", std::acos, std::acos);
     unary("atan", std::atan, std::atan);
-    unary("sinh", std::sinh, std::sinh);
-    unary("cosh", std::cosh, std::cosh);
-    unary("tanh", std::tanh, std::tanh);
-    unary("asinh", std::asinh, std::asinh);
-    unary("acosh", std::acosh, std::acosh);
-    unary("atanh", std::atanh, std::atanh);
-    unary("erf", std::erf, std::erf);
-    unary("erfc", std::erfc, std::erfc);
-    unary("cbrt", std::cbrt, std::cbrt);
+    unary("sinh", std::sinh, sinh_wide);
+    unary("cosh", std::cosh, cosh_wide);
+    unary("tanh", std::tanh, tanh_wide);
+    unary("asinh", std::asinh, asinh_wide);
+    unary("acosh", std::acosh, acosh_wide);
+    unary("atanh", std::atanh, atanh_wide);
+    unary("erf", std::erf, erf_wide);
+    unary("erfc", std::erfc, erfc_wide);
+    unary("cbrt", std::cbrt, cbrt_wide);
     unary("lgamma", lgamma_reentrant, lgamma_reentrant);
     unary("digamma", digamma_f, digamma);
     unary("erfinv", erfinv_f, erfinv);

@@ -107,10 +107,28 @@ class MathOps {
 
 /// f32 functions in f32 arithmetic; null when `fn` has no such form.
 Value emit_f32(MathContext& context, MathFn fn, std::span<const Value> x);
-/// Functions in f64 arithmetic, for f64 operands of moderate accuracy needs: the result is good to
-/// about 2^-40, which rounds to an almost correctly rounded f32. Null when `fn` has no such form.
-Value emit_via_f64(MathContext& context, MathFn fn, std::span<const Value> x);
 bool has_f32(MathFn fn);
+
+/// f32 functions on operands widened to f64: good to about 2^-34, which rounds to an almost
+/// correctly rounded f32. Null when `fn` has no such form.
+Value emit_via_f64(MathContext& context, MathFn fn, std::span<const Value> x);
 bool has_via_f64(MathFn fn);
+
+/// x = quadrant * pi/2 + rest, |rest| <= pi/4, in f64; the quadrant is an integer whose low two
+/// bits count.
+struct TurnRest {
+    Value quadrant;
+    Value rest;
+};
+/// For f32 values below 2^30 (the rest keeps 2^-50 absolute).
+TurnRest reduce_f64(MathOps& m, Value x);
+/// For f32 values of 2^15 and more, infinities and NaN: 192 bits of 2/pi in integer arithmetic
+/// (Payne and Hanek). Slow.
+TurnRest reduce_huge(MathContext& context, MathOps& m, Value x);
+/// cos of the rest with square s.
+Value cos_of_rest_f64(MathOps& m, Value s);
+/// sin(turn + quarter_turns * pi/2)
+Value sine_of_turn_f64(MathOps& m, const TurnRest& turn, int quarter_turns);
+Value tan_of_turn_f64(MathOps& m, const TurnRest& turn);
 
 }  // namespace ingot::codegen
