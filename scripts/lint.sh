@@ -11,6 +11,7 @@ mapfile -t sources < <(git ls-files '*.cpp' '*.h' 2>/dev/null | grep -v '^tests/
 if [ "${1:-}" = --fix ]; then
     "$PYTHON" -m ruff check --fix --quiet .
     "$PYTHON" -m ruff format --quiet .
+    "$PYTHON" scripts/prims_doc.py
     [ ${#sources[@]} = 0 ] || "$format" -i "${sources[@]}"
     exit
 fi
@@ -21,6 +22,7 @@ if [ ${#sources[@]} != 0 ]; then
     "$format" --dry-run --Werror "${sources[@]}" 2>&1 | grep 'error:' | cut -d: -f1 | sort | uniq -c || true
     "$format" --dry-run --Werror "${sources[@]}" >/dev/null 2>&1 || { echo "lint: C++ needs 'make format'"; failed=1; }
 fi
+"$PYTHON" scripts/prims_doc.py --check || failed=1
 bash -n scripts/*.sh .ci/run
 [ $failed = 0 ] && echo "lint: clean"
 exit $failed
