@@ -1,0 +1,75 @@
+// What a program needs from the world that calls it: threads, and hands for the steps that generated
+// code does not carry out. The PyTorch layer implements both over ATen; tests implement them plainly.
+//
+// Stands at the border of the core: nothing here knows tensors of any framework.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "schedule/plan.h"
+
+namespace ingot::runtime {
+
+/// Threads as the caller has them. Both functions may be called from many threads at once.
+class Threads {
+  public:
+    virtual ~Threads() = default;
+    /// The most tasks that can run at once here and now (1 inside another parallel region).
+    virtual int count() const = 0;
+    /// Calls body(context, t) for every t in [0, tasks), maybe at once, and returns when all are done.
+    virtual void run(int tasks, void (*body)(void*, int), void* context) const = 0;
+};
+
+/// Everything on the calling thread, one after another.
+class SerialThreads final : public Threads {
+  public:
+    int count() const override { return 1; }
+    void run(int tasks, void (*body)(void*, int), void* context) const override {
+        for (int t = 0; t < tasks; ++t) body(context, t);
+    }
+};
+
+/// A buffer's element type and its sizes and strides as numbers.
+struct Layout {
+    DType dtype = DType::F32;
+    Device device;
+    std::vector<std::int64_t> sizes;
+    std::vector<std::int64_t> strides;  // in elements
+    std::int64_t bytes = 0;             // from the first to the last element
+    friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+/// An extern step, prepared for fixed layouts. `run` may be called from many threads at once.
+class ExternCall {
+  public:
+    virtual ~ExternCall() = default;
+    /// outputs[i] points at planned memory, or is null where the call makes the memory itself: it
+    /// then stores the pointer there and what keeps it alive in owners[i]. Exceptions pass through
+    /// the program to its caller.
+    virtual void run(std::span<void* const> inputs, std::span<void*> outputs,
+                     std::span<std::shared_ptr<void>> owners) const = 0;
+};
+
+/// Makes ExternCalls. Throws NotSupported for a step that it cannot carry out.
+class ExternHost {
+  public:
+    virtual ~ExternHost() = default;
+    virtual std::unique_ptr<ExternCall> prepare(const ExternStep& step,
+                                                std::span<const Layout> inputs,
+                                                std::span<const Layout> outputs) const = 0;
+};
+
+/// For programs without extern steps: refuses every step.
+class NoExterns final : public ExternHost {
+  public:
+    std::unique_ptr<ExternCall> prepare(const ExternStep& step, std::span<const Layout>,
+                                        std::span<const Layout>) const override {
+        throw NotSupported("no host for the extern step '" +
+                           (step.callee.empty() ? std::string(name(step.prim)) : step.callee) +
+                           "'");
+    }
+};
+
+}  // namespace ingot::runtime

@@ -1,0 +1,250 @@
+// Making an Instance: every expression of the plan becomes a number, every use of a buffer a position
+// in one flat list of argument pointers. See program.h. Costs microseconds a step, once per set of sizes.
+#include <algorithm>
+
+#include "runtime/program.h"
+
+namespace ingot::runtime {
+namespace {
+
+using Symbols = std::function<std::int64_t(Expr)>;
+
+std::int64_t number(Expr e, const Symbols& symbols) {
+    return e.is_constant() ? e.constant() : evaluate(e, symbols);
+}
+
+std::vector<std::int64_t> numbers(std::span<const Expr> list, const Symbols& symbols) {
+    std::vector<std::int64_t> out;
+    out.reserve(list.size());
+    for (Expr e : list) out.push_back(number(e, symbols));
+    return out;
+}
+
+Layout layout_of(const Type& type, const Sizes& strides, const Symbols& symbols) {
+    Layout l{type.dtype, type.device, numbers(type.sizes, symbols), numbers(strides, symbols), 0};
+    check(l.sizes.size() == l.strides.size(), "a buffer's strides do not fit its sizes");
+    std::int64_t elements = 1;
+    for (std::size_t d = 0; d < l.sizes.size(); ++d) {
+        if (l.sizes[d] == 0) return l;
+        elements += (l.sizes[d] - 1) * l.strides[d];
+    }
+    l.bytes = elements * bytes(type.dtype);
+    return l;
+}
+
+/// Strides of dims of size 1 (and of empty tensors) carry no meaning.
+bool same_memory(const Layout& a, const Layout& b) {
+    if (a.dtype != b.dtype || a.sizes != b.sizes) return false;
+    for (std::size_t d = 0; d < a.sizes.size(); ++d)
+        if (a.sizes[d] != 1 && a.strides[d] != b.strides[d] && a.bytes != 0) return false;
+    return true;
+}
+
+std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+
+}  // namespace
+
+Instance::Instance(std::shared_ptr<const Program> program, const ExternHost& externs,
+                   const Symbols& symbols)
+    : program_(std::move(program)) {
+    const Plan& plan = program_->plan();
+    add_buffers(plan, symbols);
+    adopt_extern_outputs(plan);
+    add_outputs(plan, symbols);
+    add_steps(plan, plan.frozen_steps, externs, symbols, frozen_steps_);
+    add_steps(plan, plan.steps, externs, symbols, steps_);
+    find_frozen(plan);
+    find_drops();
+    index_uses();
+}
+
+Instance::~Instance() = default;
+
+void Instance::add_buffers(const Plan& plan, const Symbols& symbols) {
+    arena_bytes_ = number(plan.arena_bytes, symbols);
+    for (const Buffer& b : plan.buffers) {
+        BufferInfo info{b.place,
+                        b.index,
+                        number(b.offset, symbols),
+                        number(b.bytes, symbols),
+                        layout_of(b.type, b.strides, symbols)};
+        if (b.data) info.constant = b.data->data();
+        buffers_.push_back(std::move(info));
+    }
+    input_buffers_ = plan.input_buffers;
+    for (std::int32_t b : input_buffers_) {
+        check(b >= 0, "a graph input has no buffer");
+        inputs_.push_back(buffers_[b].layout);
+    }
+}
+
+void Instance::adopt_extern_outputs(const Plan& plan) {
+    // An extern call's result that is a graph output need not be copied into planned memory.
+    for (const Step& step : plan.steps) {
+        const auto* call = std::get_if<ExternStep>(&step);
+        if (call == nullptr) continue;
+        for (std::int32_t b : call->outputs)
+            if (buffers_[b].place == BufferPlace::Output) buffers_[b].place = BufferPlace::Extern;
+    }
+}
+
+void Instance::add_outputs(const Plan& plan, const Symbols& symbols) {
+    const auto& wanted = program_->outputs();
+    check(wanted.size() == plan.output_buffers.size(), "the plan lacks a graph output");
+    std::vector<bool> taken(buffers_.size(), false);
+    for (std::size_t o = 0; o < wanted.size(); ++o) {
+        OutputSlot slot;
+        slot.buffer = plan.output_buffers[o];
+        check(slot.buffer >= 0, "a graph output has no buffer");
+        slot.layout = layout_of(wanted[o].type, wanted[o].strides, symbols);
+        slot.writes_input = wanted[o].writes_input;
+        BufferInfo& b = buffers_[slot.buffer];
+        slot.source = b.layout;
+        const bool first = !taken[slot.buffer];
+        const bool fits = same_memory(b.layout, slot.layout);
+        taken[slot.buffer] = true;
+        slot.mode = OutputMode::Copy;
+        if (slot.writes_input >= 0) {
+            const bool in_place = b.place == BufferPlace::Input && b.index == slot.writes_input;
+            if (in_place) slot.mode = OutputMode::Done;
+        } else if (first && fits && b.place == BufferPlace::Extern) {
+            slot.mode = OutputMode::Adopt;
+        } else if (first && fits && b.place == BufferPlace::Output) {
+            slot.mode = OutputMode::Direct;
+        }
+        outputs_.push_back(std::move(slot));
+    }
+    // Memory planned as an output that the caller does not provide becomes part of the arena.
+    std::vector<bool> direct(buffers_.size(), false);
+    for (const OutputSlot& slot : outputs_)
+        if (slot.mode == OutputMode::Direct) direct[slot.buffer] = true;
+    for (std::size_t b = 0; b < buffers_.size(); ++b) {
+        if (buffers_[b].place != BufferPlace::Output || direct[b]) continue;
+        buffers_[b].place = BufferPlace::Arena;
+        buffers_[b].offset = round_up(arena_bytes_, 64);
+        arena_bytes_ = buffers_[b].offset + std::max(buffers_[b].bytes, buffers_[b].layout.bytes);
+    }
+}
+
+void Instance::add_steps(const Plan& plan, const std::vector<Step>& steps,
+                         const ExternHost& externs, const Symbols& symbols,
+                         std::vector<StepRef>& into) {
+    for (const Step& step : steps) {
+        if (const auto* kernel = std::get_if<KernelStep>(&step))
+            add_kernel(plan, *kernel, symbols, into);
+        else
+            add_extern(std::get<ExternStep>(step), externs, into);
+    }
+}
+
+void Instance::add_kernel(const Plan& plan, const KernelStep& step, const Symbols& symbols,
+                          std::vector<StepRef>& into) {
+    const Kernel& kernel = plan.kernels.at(step.kernel);
+    const KernelLaunches& code = program_->kernels().at(step.kernel);
+    check(kernel.sizes.size() == step.sizes.size(), "a kernel step lacks sizes");
+    const auto arguments = static_cast<std::uint32_t>(argument_buffers_.size());
+    argument_buffers_.insert(argument_buffers_.end(), step.buffers.begin(), step.buffers.end());
+    const auto sizes = static_cast<std::uint32_t>(sizes_.size());
+    const std::vector<std::int64_t> values = numbers(step.sizes, symbols);
+    sizes_.insert(sizes_.end(), values.begin(), values.end());
+    const Symbols by_kernel = [&](Expr symbol) {
+        for (std::size_t i = 0; i < kernel.sizes.size(); ++i)
+            if (kernel.sizes[i] == symbol) return values[i];
+        return symbols(symbol);
+    };
+    for (const LaunchCode& launch : code.launches) {
+        LaunchStep l{launch.function,
+                     arguments,
+                     static_cast<std::uint32_t>(step.buffers.size()),
+                     sizes,
+                     number(launch.launch.work, by_kernel),
+                     std::max<std::int64_t>(1, number(launch.launch.grain, by_kernel)),
+                     number(launch.launch.scratch_bytes, by_kernel)};
+        if (l.work <= 0) continue;
+        scratch_stride_ = std::max(scratch_stride_, round_up(l.scratch_bytes, 64));
+        into.push_back({false, static_cast<std::uint32_t>(launches_.size()), {}});
+        launches_.push_back(l);
+    }
+}
+
+void Instance::add_extern(const ExternStep& step, const ExternHost& externs,
+                          std::vector<StepRef>& into) {
+    std::vector<Layout> inputs, outputs;
+    for (std::int32_t b : step.inputs) inputs.push_back(buffers_[b].layout);
+    for (std::int32_t b : step.outputs) outputs.push_back(buffers_[b].layout);
+    ExternStepCall call{externs.prepare(step, inputs, outputs),
+                        static_cast<std::uint32_t>(argument_buffers_.size()),
+                        static_cast<std::uint32_t>(inputs.size()), 0,
+                        static_cast<std::uint32_t>(outputs.size())};
+    argument_buffers_.insert(argument_buffers_.end(), step.inputs.begin(), step.inputs.end());
+    call.outputs = static_cast<std::uint32_t>(argument_buffers_.size());
+    argument_buffers_.insert(argument_buffers_.end(), step.outputs.begin(), step.outputs.end());
+    max_extern_outputs_ = std::max(max_extern_outputs_, call.output_count);
+    into.push_back({true, static_cast<std::uint32_t>(externs_.size()), {}});
+    externs_.push_back(std::move(call));
+}
+
+void Instance::find_frozen(const Plan& plan) {
+    // Extern results of frozen steps are kept like frozen buffers.
+    std::vector<bool> read(buffers_.size(), false);
+    const auto visit = [&](const std::vector<std::int32_t>& list) {
+        for (std::int32_t b : list) read[b] = true;
+    };
+    for (const Step& step : plan.frozen_steps) {
+        if (const auto* kernel = std::get_if<KernelStep>(&step)) visit(kernel->buffers);
+        if (const auto* call = std::get_if<ExternStep>(&step)) {
+            visit(call->inputs);
+            for (std::int32_t b : call->outputs)
+                if (buffers_[b].place == BufferPlace::Extern) frozen_buffers_.push_back(b);
+        }
+    }
+    for (std::size_t i = 0; i < input_buffers_.size(); ++i)
+        if (read[input_buffers_[i]]) frozen_inputs_.push_back(static_cast<std::int32_t>(i));
+    for (std::size_t b = 0; b < buffers_.size(); ++b) {
+        if (buffers_[b].place != BufferPlace::Frozen) continue;
+        frozen_buffers_.push_back(static_cast<std::int32_t>(b));
+        frozen_bytes_ += buffers_[b].bytes;
+    }
+}
+
+void Instance::find_drops() {
+    std::vector<bool> keep(buffers_.size(), false);
+    for (const OutputSlot& slot : outputs_) keep[slot.buffer] = true;
+    for (std::int32_t b : frozen_buffers_) keep[b] = true;
+    std::vector<bool> seen(buffers_.size(), false);
+    for (std::size_t s = steps_.size(); s-- > 0;) {
+        StepRef& step = steps_[s];
+        std::uint32_t first, last;
+        if (step.is_extern) {
+            const ExternStepCall& call = externs_[step.index];
+            first = call.inputs;
+            last = call.outputs + call.output_count;
+        } else {
+            first = launches_[step.index].arguments;
+            last = first + launches_[step.index].argument_count;
+        }
+        for (std::uint32_t a = first; a < last; ++a) {
+            const std::int32_t b = argument_buffers_[a];
+            if (buffers_[b].place != BufferPlace::Extern || keep[b] || seen[b]) continue;
+            seen[b] = true;
+            step.drops.push_back(b);
+        }
+    }
+}
+
+void Instance::index_uses() {
+    for (std::int32_t b : argument_buffers_) ++buffers_[b].use_count;
+    std::uint32_t next = 0;
+    for (BufferInfo& b : buffers_) {
+        b.first_use = next;
+        next += b.use_count;
+        b.use_count = 0;
+    }
+    uses_.resize(argument_buffers_.size());
+    for (std::uint32_t a = 0; a < argument_buffers_.size(); ++a) {
+        BufferInfo& b = buffers_[argument_buffers_[a]];
+        uses_[b.first_use + b.use_count++] = a;
+    }
+}
+
+}  // namespace ingot::runtime

@@ -1,0 +1,251 @@
+// Running programs: contexts, the loop over steps, frozen values. See program.h.
+#include "runtime/program.h"
+
+#include <algorithm>
+
+namespace ingot::runtime {
+namespace {
+constexpr std::size_t kPooledContexts = 4;
+}  // namespace
+
+// ---- Context ----
+
+Context::Context(const Instance& instance)
+    : instance_(instance),
+      arena_(static_cast<std::size_t>(instance.arena_bytes_)),
+      table_(instance.buffers_.size(), nullptr),
+      arguments_(instance.argument_buffers_.size(), nullptr),
+      owners_(instance.externs_.empty() ? 0 : instance.buffers_.size()),
+      step_owners_(instance.max_extern_outputs_) {
+    for (std::size_t b = 0; b < instance.buffers_.size(); ++b) {
+        const auto& info = instance.buffers_[b];
+        if (info.place == BufferPlace::Arena)
+            patch(static_cast<std::int32_t>(b), arena_.data() + info.offset);
+        // Kernels only read constants; the calling convention has one kind of pointer.
+        if (info.place == BufferPlace::Constant)
+            patch(static_cast<std::int32_t>(b), const_cast<void*>(info.constant));
+    }
+}
+
+void Context::patch(std::int32_t buffer, void* data) {
+    table_[buffer] = data;
+    const auto& info = instance_.buffers_[buffer];
+    const std::uint32_t* use = instance_.uses_.data() + info.first_use;
+    for (std::uint32_t i = 0; i < info.use_count; ++i) arguments_[use[i]] = data;
+}
+
+void Context::set_input(std::size_t input, void* data) {
+    const std::int32_t buffer = instance_.input_buffers_[input];
+    if (table_[buffer] != data) patch(buffer, data);
+}
+
+void Context::set_output(std::size_t output, void* data) {
+    patch(instance_.outputs_[output].buffer, data);
+}
+
+std::shared_ptr<void> Context::take_owner(std::int32_t buffer) {
+    return owners_.empty() ? nullptr : std::move(owners_[buffer]);
+}
+
+void Context::ensure_scratch(int threads) {
+    if (threads <= scratch_threads_ || instance_.scratch_stride_ == 0) return;
+    scratch_ = Block(static_cast<std::size_t>(instance_.scratch_stride_) * threads);
+    scratch_threads_ = threads;
+}
+
+// ---- Instance ----
+
+Instance::Lease Instance::lease() const {
+    {
+        std::lock_guard lock(mutex_);
+        if (!pool_.empty()) {
+            std::unique_ptr<Context> context = std::move(pool_.back());
+            pool_.pop_back();
+            return {*this, std::move(context)};
+        }
+    }
+    return {*this, std::unique_ptr<Context>(new Context(*this))};
+}
+
+void Instance::give_back(std::unique_ptr<Context> context) const {
+    for (auto& owner : context->owners_) owner.reset();
+    std::lock_guard lock(mutex_);
+    if (pool_.size() < kPooledContexts) pool_.push_back(std::move(context));
+}
+
+void Instance::run(Context& context, const Threads& threads) const {
+    context.error_ = kNoError;
+    run_steps(steps_, context, threads);
+}
+
+void Instance::run_steps(const std::vector<StepRef>& steps, Context& context,
+                         const Threads& threads) const {
+    const int available = threads.count();
+    context.ensure_scratch(available);
+    for (const StepRef& step : steps) {
+        if (step.is_extern)
+            run_extern(externs_[step.index], context);
+        else
+            run_launch(launches_[step.index], context, threads, available);
+        for (std::int32_t b : step.drops) context.owners_[b].reset();
+    }
+}
+
+void Instance::run_launch(const LaunchStep& launch, Context& context, const Threads& threads,
+                          int available) const {
+    void* const* arguments = context.arguments_.data() + launch.arguments;
+    const std::int64_t* sizes = sizes_.data() + launch.sizes;
+    const std::int64_t worth = launch.work / launch.grain;
+    if (available <= 1 || worth <= 1) {
+        launch.function(arguments, sizes, 0, launch.work, context.scratch_.data(),
+                        &context.error_);
+        return;
+    }
+    struct Shared {
+        const LaunchStep& launch;
+        void* const* arguments;
+        const std::int64_t* sizes;
+        std::byte* scratch;
+        std::int64_t stride, tasks;
+        std::int64_t* error;
+    } shared{launch,
+             arguments,
+             sizes,
+             context.scratch_.data(),
+             scratch_stride_,
+             std::min<std::int64_t>(available, worth),
+             &context.error_};
+    const auto body = [](void* pointer, int task) {
+        const Shared& s = *static_cast<const Shared*>(pointer);
+        const std::int64_t begin = s.launch.work * task / s.tasks;
+        const std::int64_t end = s.launch.work * (task + 1) / s.tasks;
+        std::byte* scratch = s.stride == 0 ? nullptr : s.scratch + s.stride * task;
+        s.launch.function(s.arguments, s.sizes, begin, end, scratch, s.error);
+    };
+    threads.run(static_cast<int>(shared.tasks), body, &shared);
+}
+
+void Instance::run_extern(const ExternStepCall& step, Context& context) const {
+    const std::span inputs(context.arguments_.data() + step.inputs, step.input_count);
+    const std::span outputs(context.arguments_.data() + step.outputs, step.output_count);
+    const std::int32_t* buffers = argument_buffers_.data() + step.outputs;
+    for (std::uint32_t i = 0; i < step.output_count; ++i)
+        if (buffers_[buffers[i]].place == BufferPlace::Extern) outputs[i] = nullptr;
+    const std::span owners(context.step_owners_.data(), step.output_count);
+    step.call->run(inputs, outputs, owners);
+    for (std::uint32_t i = 0; i < step.output_count; ++i) {
+        if (!owners[i]) continue;
+        context.owners_[buffers[i]] = std::move(owners[i]);
+        owners[i].reset();
+        context.patch(buffers[i], outputs[i]);
+    }
+}
+
+// ---- frozen values ----
+
+void Instance::attach(Context& context, std::shared_ptr<const FrozenState> state) const {
+    for (std::size_t i = 0; i < frozen_buffers_.size(); ++i)
+        context.patch(frozen_buffers_[i], state->pointers[i]);
+    context.frozen_ = std::move(state);
+}
+
+std::shared_ptr<FrozenState> Instance::reusable_state(Context& context) const {
+    std::shared_ptr<const FrozenState> old;
+    std::lock_guard lock(mutex_);
+    context.frozen_.reset();
+    for (const auto& idle : pool_) idle->frozen_.reset();
+    old.swap(frozen_);
+    // Nobody else can obtain a reference now; a running call that holds one keeps the old values.
+    if (old.use_count() == 1) return std::const_pointer_cast<FrozenState>(old);
+    return nullptr;
+}
+
+bool Instance::freeze(Context& context, std::span<const InputState> states, const Threads& threads,
+                      const std::function<std::shared_ptr<const void>(std::size_t)>& pin) const {
+    if (frozen_steps_.empty()) return false;
+    const auto current = [&](const FrozenState* state) {
+        return state != nullptr && std::ranges::equal(state->keys, states);
+    };
+    if (current(context.frozen_.get())) return false;
+    std::lock_guard making(freezing_);
+    {
+        std::unique_lock lock(mutex_);
+        std::shared_ptr<const FrozenState> published = frozen_;
+        lock.unlock();
+        if (current(published.get())) {
+            attach(context, std::move(published));
+            return false;
+        }
+    }
+    std::shared_ptr<FrozenState> state = reusable_state(context);
+    if (!state) {
+        state = std::make_shared<FrozenState>();
+        for (std::int32_t b : frozen_buffers_) {
+            const bool own = buffers_[b].place == BufferPlace::Frozen;
+            state->blocks.emplace_back(own ? static_cast<std::size_t>(buffers_[b].bytes) : 0);
+            state->pointers.push_back(state->blocks.back().data());
+        }
+        state->owners.resize(frozen_buffers_.size());
+    }
+    state->keys.assign(states.begin(), states.end());
+    state->pins.clear();
+    for (std::size_t i = 0; i < states.size(); ++i) state->pins.push_back(pin(i));
+    for (std::size_t i = 0; i < frozen_buffers_.size(); ++i)
+        context.patch(frozen_buffers_[i], state->pointers[i]);
+    context.error_ = kNoError;
+    run_steps(frozen_steps_, context, threads);
+    for (std::size_t i = 0; i < frozen_buffers_.size(); ++i) {
+        const std::int32_t b = frozen_buffers_[i];
+        if (buffers_[b].place != BufferPlace::Extern) continue;
+        state->pointers[i] = context.table_[b];
+        state->owners[i] = context.take_owner(b);
+    }
+    if (context.error_ != kNoError) return true;
+    context.frozen_ = state;
+    std::lock_guard lock(mutex_);
+    frozen_ = std::move(state);
+    return true;
+}
+
+void Instance::drop_frozen() const {
+    std::lock_guard making(freezing_);
+    std::lock_guard lock(mutex_);
+    for (const auto& idle : pool_) idle->frozen_.reset();
+    frozen_.reset();
+}
+
+// ---- Program ----
+
+Program::Program(Plan plan, std::vector<KernelLaunches> kernels,
+                 std::vector<ProgramOutput> outputs, std::vector<std::shared_ptr<const void>> code)
+    : plan_(std::move(plan)),
+      kernels_(std::move(kernels)),
+      outputs_(std::move(outputs)),
+      code_(std::move(code)) {
+    check(kernels_.size() == plan_.kernels.size(), "a kernel has no machine code");
+    for (std::int32_t b : plan_.input_buffers) {
+        for (Expr e : plan_.buffers.at(b).type.sizes) collect_symbols(e, symbols_);
+        for (Expr e : plan_.buffers.at(b).strides) collect_symbols(e, symbols_);
+    }
+}
+
+std::shared_ptr<const Instance> Program::instance(const ExternHost& externs,
+                                                  std::span<const std::int64_t> values) const {
+    check(values.size() == symbols_.size(), "a program needs a value for each of its symbols");
+    std::lock_guard lock(mutex_);
+    std::erase_if(instances_, [](const auto& entry) { return entry.second.expired(); });
+    for (const auto& [key, instance] : instances_)
+        if (std::ranges::equal(key, values))
+            if (auto alive = instance.lock()) return alive;
+    const auto value_of = [&](Expr symbol) {
+        for (std::size_t i = 0; i < symbols_.size(); ++i)
+            if (symbols_[i] == symbol) return values[i];
+        throw InternalError("the plan uses the symbol '" + to_string(symbol) +
+                            "' that no input has");
+    };
+    auto made = std::make_shared<const Instance>(shared_from_this(), externs, value_of);
+    instances_.emplace_back(std::vector<std::int64_t>(values.begin(), values.end()), made);
+    return made;
+}
+
+}  // namespace ingot::runtime

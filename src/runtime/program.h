@@ -1,0 +1,255 @@
+// A compiled graph as a flat list of steps that a loop walks: kernels and extern calls, over one arena.
+//
+// A Program holds a plan and its machine code. An Instance is the program for one set of values of
+// the plan's symbols: every size, offset and amount of work is a number in it. A Context is what one
+// call needs for itself (arena, scratch, argument pointers); instances keep a few for reuse, so a
+// call allocates nothing, and any number of threads may call at once. A call costs a comparison per
+// input plus, for each launch, a loop iteration; launches too small for threads run inline.
+//
+// Last stage of the flow: made by driver.h, called by the PyTorch layer or by tests.
+#pragma once
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "codegen/compiled.h"
+#include "runtime/host.h"
+#include "runtime/memory.h"
+#include "schedule/plan.h"
+
+namespace ingot::runtime {
+
+/// One parallel region of a kernel: its code and what the runtime must know to call it.
+struct LaunchCode {
+    KernelFn function = nullptr;
+    Launch launch;
+};
+/// The machine code of one of Plan::kernels.
+struct KernelLaunches {
+    std::vector<LaunchCode> launches;
+};
+
+/// What the graph says about one of its outputs.
+struct ProgramOutput {
+    Type type;
+    Sizes strides;                   // what the caller expects
+    std::int32_t writes_input = -1;  // >= 0: the new contents of that input
+};
+
+/// How a graph output reaches its caller.
+enum class OutputMode : std::uint8_t {
+    Direct,  // the caller hands memory over with Context::set_output
+    Adopt,   // an extern call makes it; the caller takes Context::take_owner(buffer)
+    Copy,    // the caller copies it from Context::pointer(buffer) after the run
+    Done,    // written in place by the program itself
+};
+struct OutputSlot {
+    OutputMode mode = OutputMode::Direct;
+    std::int32_t buffer = -1;
+    Layout layout;                   // what the caller expects
+    Layout source;                   // Copy: the layout of `buffer`
+    std::int32_t writes_input = -1;  // >= 0: to be copied into this input after the run
+};
+
+/// Identity and contents' version of a frozen input at one call. `storage` and `data` may be
+/// compared only while what `pin` returned is alive.
+struct InputState {
+    const void* storage = nullptr;
+    const void* data = nullptr;
+    std::uint64_t version = 0;
+    friend bool operator==(const InputState&, const InputState&) = default;
+};
+
+/// Folded and packed values, and the inputs they were made from. Immutable once published.
+struct FrozenState {
+    std::vector<InputState> keys;  // by frozen input
+    std::vector<std::shared_ptr<const void>> pins;
+    std::vector<Block> blocks;
+    std::vector<std::shared_ptr<void>> owners;
+    std::vector<void*> pointers;  // by position in Instance's list of frozen buffers
+};
+
+class Instance;
+class Program;
+
+/// What one call at a time works in. Obtained from Instance::lease.
+class Context {
+  public:
+    /// Where graph input `input` lies. Cheap when it has not changed since this context's last call.
+    void set_input(std::size_t input, void* data);
+    void set_output(std::size_t output, void* data);
+    void* pointer(std::int32_t buffer) const { return table_[buffer]; }
+    /// The owner of an extern call's result; moves it out.
+    std::shared_ptr<void> take_owner(std::int32_t buffer);
+    std::int64_t error() const { return error_; }
+
+  private:
+    friend class Instance;
+    explicit Context(const Instance& instance);
+    void patch(std::int32_t buffer, void* data);
+    void ensure_scratch(int threads);
+
+    const Instance& instance_;
+    Block arena_;
+    Block scratch_;
+    int scratch_threads_ = 0;
+    std::vector<void*> table_;  // by buffer
+    std::vector<void*> arguments_;
+    std::vector<std::shared_ptr<void>> owners_;       // by buffer
+    std::vector<std::shared_ptr<void>> step_owners_;  // of the extern call that runs
+    std::shared_ptr<const FrozenState> frozen_;
+    std::int64_t error_ = kNoError;
+};
+
+/// The program for one set of sizes. Immutable apart from its caches; safe from many threads.
+class Instance {
+  public:
+    /// `symbols` gives the value of each of the plan's symbols.
+    Instance(std::shared_ptr<const Program> program, const ExternHost& externs,
+             const std::function<std::int64_t(Expr)>& symbols);
+    ~Instance();
+    Instance(const Instance&) = delete;
+    Instance& operator=(const Instance&) = delete;
+
+    std::span<const Layout> inputs() const { return inputs_; }
+    std::span<const OutputSlot> outputs() const { return outputs_; }
+    /// Positions of the inputs that the frozen values are made from.
+    std::span<const std::int32_t> frozen_inputs() const { return frozen_inputs_; }
+    std::int64_t arena_bytes() const { return arena_bytes_; }
+    std::int64_t frozen_bytes() const { return frozen_bytes_; }
+    std::size_t launch_count() const { return launches_.size(); }
+    std::size_t extern_count() const { return externs_.size(); }
+
+    /// A context nobody else uses; goes back to the instance when the lease ends.
+    class Lease {
+      public:
+        Lease(const Instance& instance, std::unique_ptr<Context> context)
+            : instance_(&instance), context_(std::move(context)) {}
+        Lease(Lease&&) = default;
+        Lease& operator=(Lease&&) = delete;
+        ~Lease() {
+            if (context_) instance_->give_back(std::move(context_));
+        }
+        Context& operator*() const { return *context_; }
+        Context* operator->() const { return context_.get(); }
+
+      private:
+        const Instance* instance_;
+        std::unique_ptr<Context> context_;
+    };
+    Lease lease() const;
+
+    /// Runs all steps: inputs, outputs (Direct ones) and frozen values must be set. A nonzero
+    /// Context::error() afterwards means that the outputs are void. Exceptions of extern calls pass.
+    void run(Context& context, const Threads& threads) const;
+
+    /// The frozen values for the inputs as they are now: those at hand if `states` (by
+    /// frozen_inputs()) are the ones they were made from, else made anew from the context's inputs.
+    /// `pin(i)` keeps the storage of frozen input i from being reused by another. True: made anew.
+    bool freeze(Context& context, std::span<const InputState> states, const Threads& threads,
+                const std::function<std::shared_ptr<const void>(std::size_t)>& pin) const;
+    /// Frees the frozen values; the next call makes them again.
+    void drop_frozen() const;
+
+  private:
+    friend class Context;
+    struct LaunchStep {
+        KernelFn function;
+        std::uint32_t arguments, argument_count;  // positions in Context::arguments_
+        std::uint32_t sizes;      // first position in sizes_
+        std::int64_t work, grain, scratch_bytes;
+    };
+    struct ExternStepCall {
+        std::unique_ptr<ExternCall> call;
+        std::uint32_t inputs, input_count;  // positions in Context::arguments_
+        std::uint32_t outputs, output_count;
+    };
+    struct StepRef {
+        bool is_extern;
+        std::uint32_t index;
+        std::vector<std::int32_t> drops;  // extern buffers that die after this step
+    };
+    struct BufferInfo {
+        BufferPlace place;
+        std::int32_t index;
+        std::int64_t offset, bytes;
+        Layout layout;
+        const void* constant = nullptr;
+        std::uint32_t first_use = 0, use_count = 0;  // range of uses_
+    };
+    using Symbols = std::function<std::int64_t(Expr)>;
+
+    void add_buffers(const Plan& plan, const Symbols& symbols);
+    void add_outputs(const Plan& plan, const Symbols& symbols);
+    void adopt_extern_outputs(const Plan& plan);
+    void find_frozen(const Plan& plan);
+    void find_drops();
+    void add_steps(const Plan& plan, const std::vector<Step>& steps, const ExternHost& externs,
+                   const Symbols& symbols, std::vector<StepRef>& into);
+    void add_kernel(const Plan& plan, const KernelStep& step, const Symbols& symbols,
+                    std::vector<StepRef>& into);
+    void add_extern(const ExternStep& step, const ExternHost& externs, std::vector<StepRef>& into);
+    void index_uses();
+    std::shared_ptr<FrozenState> reusable_state(Context& context) const;
+    void run_steps(const std::vector<StepRef>& steps, Context& context,
+                   const Threads& threads) const;
+    void run_launch(const LaunchStep& launch, Context& context, const Threads& threads,
+                    int available) const;
+    void run_extern(const ExternStepCall& step, Context& context) const;
+    void attach(Context& context, std::shared_ptr<const FrozenState> state) const;
+    void give_back(std::unique_ptr<Context> context) const;
+
+    std::shared_ptr<const Program> program_;  // owns code and constants
+    std::vector<BufferInfo> buffers_;
+    std::vector<Layout> inputs_;
+    std::vector<std::int32_t> input_buffers_;
+    std::vector<OutputSlot> outputs_;
+    std::vector<LaunchStep> launches_;
+    std::vector<ExternStepCall> externs_;
+    std::vector<std::int64_t> sizes_;
+    std::vector<std::int32_t> argument_buffers_;  // by position in Context::arguments_
+    std::vector<std::uint32_t> uses_;             // positions in arguments_, grouped by buffer
+    std::vector<StepRef> steps_, frozen_steps_;
+    std::vector<std::int32_t> frozen_inputs_, frozen_buffers_;
+    std::int64_t arena_bytes_ = 0, frozen_bytes_ = 0, scratch_stride_ = 0;
+    std::uint32_t max_extern_outputs_ = 0;
+
+    mutable std::mutex mutex_;  // pool_ and the making of frozen values
+    mutable std::vector<std::unique_ptr<Context>> pool_;
+    mutable std::mutex freezing_;
+    mutable std::shared_ptr<const FrozenState> frozen_;  // guarded by mutex_
+};
+
+/// A plan with its machine code.
+class Program : public std::enable_shared_from_this<Program> {
+  public:
+    /// code: what keeps the functions in `kernels` alive.
+    Program(Plan plan, std::vector<KernelLaunches> kernels, std::vector<ProgramOutput> outputs,
+            std::vector<std::shared_ptr<const void>> code);
+
+    const Plan& plan() const { return plan_; }
+    const std::vector<KernelLaunches>& kernels() const { return kernels_; }
+    const std::vector<ProgramOutput>& outputs() const { return outputs_; }
+    /// Symbols that occur in input sizes and strides, in the order that `instance` wants values.
+    const std::vector<Expr>& symbols() const { return symbols_; }
+
+    /// The instance for these values; the one in use
+    /// if there is one.
+    std::shared_ptr<const Instance> instance(const ExternHost& externs,
+                                             std::span<const std::int64_t> values = {}) const;
+
+  private:
+    Plan plan_;
+    std::vector<KernelLaunches> kernels_;
+    std::vector<ProgramOutput> outputs_;
+    std::vector<std::shared_ptr<const void>> code_;
+    std::vector<Expr> symbols_;
+    mutable std::mutex mutex_;
+    // Weak: an instance owns its program; whoever calls often keeps the instance.
+    mutable std::vector<std::pair<std::vector<std::int64_t>, std::weak_ptr<const Instance>>>
+        instances_;
+};
+
+}  // namespace ingot::runtime
