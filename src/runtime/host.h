@@ -1,5 +1,6 @@
-// What a program needs from the world that calls it: threads, and hands for the steps that generated
-// code does not carry out. The PyTorch layer implements both over ATen; tests implement them plainly.
+// What a program needs from the world that calls it: threads, and hands for the steps that
+// generated code does not carry out. The PyTorch layer implements both over ATen; tests implement
+// them plainly.
 //
 // Stands at the border of the core: nothing here knows tensors of any framework.
 #pragma once
@@ -18,7 +19,8 @@ class Threads {
     virtual ~Threads() = default;
     /// The most tasks that can run at once here and now (1 inside another parallel region).
     virtual int count() const = 0;
-    /// Calls body(context, t) for every t in [0, tasks), maybe at once, and returns when all are done.
+    /// Calls body(context, t) for every t in [0, tasks), maybe at once, and returns when all are
+    /// done.
     virtual void run(int tasks, void (*body)(void*, int), void* context) const = 0;
 };
 

@@ -1,5 +1,6 @@
-// Making an Instance: every expression of the plan becomes a number, every use of a buffer a position
-// in one flat list of argument pointers. See program.h. Costs microseconds a step, once per set of sizes.
+// Making an Instance: every expression of the plan becomes a number, every use of a buffer a
+// position in one flat list of argument pointers. See program.h. Costs microseconds a step, once
+// per set of sizes.
 #include <algorithm>
 
 #include "runtime/program.h"
@@ -40,6 +41,19 @@ bool same_memory(const Layout& a, const Layout& b) {
     return true;
 }
 
+bool checks_indices(const Kernel& kernel) {
+    const auto any = [](const std::vector<Inst>& insts) {
+        return std::ranges::any_of(
+            insts, [](const Inst& i) { return i.kind == InstKind::Bind && i.imm == 1; });
+    };
+    for (const Nest& nest : kernel.nests)
+        for (const Phase& phase : nest.phases)
+            if (any(phase.insts)) return true;
+    if (!kernel.contraction) return false;
+    const Contraction& c = *kernel.contraction;
+    return any(c.a_insts) || any(c.b_insts) || any(c.epilogue.insts);
+}
+
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
@@ -63,13 +77,18 @@ Instance::~Instance() = default;
 void Instance::add_buffers(const Plan& plan, const Symbols& symbols) {
     arena_bytes_ = number(plan.arena_bytes, symbols);
     for (const Buffer& b : plan.buffers) {
-        BufferInfo info{b.place,
-                        b.index,
-                        number(b.offset, symbols),
-                        number(b.bytes, symbols),
+        BufferInfo info{b.place, b.index, number(b.offset, symbols), number(b.bytes, symbols),
                         layout_of(b.type, b.strides, symbols)};
         if (b.data) info.constant = b.data->data();
+        info.base = b.base;
         buffers_.push_back(std::move(info));
+    }
+    for (std::size_t b = 0; b < buffers_.size(); ++b) {
+        const std::int32_t base = buffers_[b].base;
+        if (base < 0) continue;
+        check(buffers_.at(base).base < 0, "a view of a view");
+        buffers_[base].views.push_back(static_cast<std::int32_t>(b));
+        buffers_[b].place = buffers_[base].place;
     }
     input_buffers_ = plan.input_buffers;
     for (std::int32_t b : input_buffers_) {
@@ -80,11 +99,26 @@ void Instance::add_buffers(const Plan& plan, const Symbols& symbols) {
 
 void Instance::adopt_extern_outputs(const Plan& plan) {
     // An extern call's result that is a graph output need not be copied into planned memory.
+    std::vector<int> writers(buffers_.size(), 0);
+    const std::vector<Kernel>& kernels = plan.kernels;
+    for (const Step& step : plan.steps) {
+        if (const auto* call = std::get_if<ExternStep>(&step))
+            for (std::int32_t b : call->outputs) ++writers[b];
+        if (const auto* kernel = std::get_if<KernelStep>(&step))
+            for (std::size_t i = 0, a = 0; i < kernels[kernel->kernel].buffers.size(); ++i) {
+                const KernelBuffer& k = kernels[kernel->kernel].buffers[i];
+                if (k.scope != BufferScope::Argument) continue;
+                if (k.written) ++writers[kernel->buffers[a]];
+                ++a;
+            }
+    }
     for (const Step& step : plan.steps) {
         const auto* call = std::get_if<ExternStep>(&step);
         if (call == nullptr) continue;
         for (std::int32_t b : call->outputs)
-            if (buffers_[b].place == BufferPlace::Output) buffers_[b].place = BufferPlace::Extern;
+            if (buffers_[b].place == BufferPlace::Output && buffers_[b].base < 0 &&
+                buffers_[b].views.empty() && writers[b] == 1)
+                buffers_[b].place = BufferPlace::Extern;
     }
 }
 
@@ -98,9 +132,9 @@ void Instance::add_outputs(const Plan& plan, const Symbols& symbols) {
         check(slot.buffer >= 0, "a graph output has no buffer");
         slot.layout = layout_of(wanted[o].type, wanted[o].strides, symbols);
         slot.writes_input = wanted[o].writes_input;
-        BufferInfo& b = buffers_[slot.buffer];
+        const BufferInfo& b = buffers_[slot.buffer];
         slot.source = b.layout;
-        const bool first = !taken[slot.buffer];
+        const bool first = !taken[slot.buffer] && b.base < 0;
         const bool fits = same_memory(b.layout, slot.layout);
         taken[slot.buffer] = true;
         slot.mode = OutputMode::Copy;
@@ -119,8 +153,10 @@ void Instance::add_outputs(const Plan& plan, const Symbols& symbols) {
     for (const OutputSlot& slot : outputs_)
         if (slot.mode == OutputMode::Direct) direct[slot.buffer] = true;
     for (std::size_t b = 0; b < buffers_.size(); ++b) {
-        if (buffers_[b].place != BufferPlace::Output || direct[b]) continue;
+        if (buffers_[b].place != BufferPlace::Output || buffers_[b].base >= 0 || direct[b])
+            continue;
         buffers_[b].place = BufferPlace::Arena;
+        for (std::int32_t v : buffers_[b].views) buffers_[v].place = BufferPlace::Arena;
         buffers_[b].offset = round_up(arena_bytes_, 64);
         arena_bytes_ = buffers_[b].offset + std::max(buffers_[b].bytes, buffers_[b].layout.bytes);
     }
@@ -161,6 +197,7 @@ void Instance::add_kernel(const Plan& plan, const KernelStep& step, const Symbol
                      std::max<std::int64_t>(1, number(launch.launch.grain, by_kernel)),
                      number(launch.launch.scratch_bytes, by_kernel)};
         if (l.work <= 0) continue;
+        may_fail_ = may_fail_ || checks_indices(kernel);
         scratch_stride_ = std::max(scratch_stride_, round_up(l.scratch_bytes, 64));
         into.push_back({false, static_cast<std::uint32_t>(launches_.size()), {}});
         launches_.push_back(l);
@@ -188,7 +225,7 @@ void Instance::find_frozen(const Plan& plan) {
     // Extern results of frozen steps are kept like frozen buffers.
     std::vector<bool> read(buffers_.size(), false);
     const auto visit = [&](const std::vector<std::int32_t>& list) {
-        for (std::int32_t b : list) read[b] = true;
+        for (std::int32_t b : list) read[root(b)] = true;
     };
     for (const Step& step : plan.frozen_steps) {
         if (const auto* kernel = std::get_if<KernelStep>(&step)) visit(kernel->buffers);
@@ -201,7 +238,7 @@ void Instance::find_frozen(const Plan& plan) {
     for (std::size_t i = 0; i < input_buffers_.size(); ++i)
         if (read[input_buffers_[i]]) frozen_inputs_.push_back(static_cast<std::int32_t>(i));
     for (std::size_t b = 0; b < buffers_.size(); ++b) {
-        if (buffers_[b].place != BufferPlace::Frozen) continue;
+        if (buffers_[b].place != BufferPlace::Frozen || buffers_[b].base >= 0) continue;
         frozen_buffers_.push_back(static_cast<std::int32_t>(b));
         frozen_bytes_ += buffers_[b].bytes;
     }
@@ -209,7 +246,7 @@ void Instance::find_frozen(const Plan& plan) {
 
 void Instance::find_drops() {
     std::vector<bool> keep(buffers_.size(), false);
-    for (const OutputSlot& slot : outputs_) keep[slot.buffer] = true;
+    for (const OutputSlot& slot : outputs_) keep[root(slot.buffer)] = true;
     for (std::int32_t b : frozen_buffers_) keep[b] = true;
     std::vector<bool> seen(buffers_.size(), false);
     for (std::size_t s = steps_.size(); s-- > 0;) {
@@ -224,7 +261,7 @@ void Instance::find_drops() {
             last = first + launches_[step.index].argument_count;
         }
         for (std::uint32_t a = first; a < last; ++a) {
-            const std::int32_t b = argument_buffers_[a];
+            const std::int32_t b = root(argument_buffers_[a]);
             if (buffers_[b].place != BufferPlace::Extern || keep[b] || seen[b]) continue;
             seen[b] = true;
             step.drops.push_back(b);

@@ -1,7 +1,8 @@
 // Memory for programs: aligned blocks, and a bounded pool that hands freed blocks out again.
 //
-// A fresh mapping of a big block costs a page fault every 4 KiB, which at 1024 x 1024 floats is more
-// than the kernel that fills it; the pool keeps what callers have freed. Below everything else here.
+// A fresh mapping of a big block costs a page fault every 4 KiB, which at 1024 x 1024 floats is
+// more than the kernel that fills it; the pool keeps what callers have freed. Below everything else
+// here.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -19,6 +19,7 @@ Context::Context(const Instance& instance)
       step_owners_(instance.max_extern_outputs_) {
     for (std::size_t b = 0; b < instance.buffers_.size(); ++b) {
         const auto& info = instance.buffers_[b];
+        if (info.base >= 0) continue;
         if (info.place == BufferPlace::Arena)
             patch(static_cast<std::int32_t>(b), arena_.data() + info.offset);
         // Kernels only read constants; the calling convention has one kind of pointer.
@@ -32,6 +33,8 @@ void Context::patch(std::int32_t buffer, void* data) {
     const auto& info = instance_.buffers_[buffer];
     const std::uint32_t* use = instance_.uses_.data() + info.first_use;
     for (std::uint32_t i = 0; i < info.use_count; ++i) arguments_[use[i]] = data;
+    for (std::int32_t view : info.views)
+        patch(view, static_cast<std::byte*>(data) + instance_.buffers_[view].offset);
 }
 
 void Context::set_input(std::size_t input, void* data) {
@@ -97,8 +100,7 @@ void Instance::run_launch(const LaunchStep& launch, Context& context, const Thre
     const std::int64_t* sizes = sizes_.data() + launch.sizes;
     const std::int64_t worth = launch.work / launch.grain;
     if (available <= 1 || worth <= 1) {
-        launch.function(arguments, sizes, 0, launch.work, context.scratch_.data(),
-                        &context.error_);
+        launch.function(arguments, sizes, 0, launch.work, context.scratch_.data(), &context.error_);
         return;
     }
     struct Shared {
@@ -108,12 +110,9 @@ void Instance::run_launch(const LaunchStep& launch, Context& context, const Thre
         std::byte* scratch;
         std::int64_t stride, tasks;
         std::int64_t* error;
-    } shared{launch,
-             arguments,
-             sizes,
-             context.scratch_.data(),
-             scratch_stride_,
-             std::min<std::int64_t>(available, worth),
+    } shared{launch,          arguments,
+             sizes,           context.scratch_.data(),
+             scratch_stride_, std::min<std::int64_t>(available, worth),
              &context.error_};
     const auto body = [](void* pointer, int task) {
         const Shared& s = *static_cast<const Shared*>(pointer);
@@ -130,7 +129,7 @@ void Instance::run_extern(const ExternStepCall& step, Context& context) const {
     const std::span outputs(context.arguments_.data() + step.outputs, step.output_count);
     const std::int32_t* buffers = argument_buffers_.data() + step.outputs;
     for (std::uint32_t i = 0; i < step.output_count; ++i)
-        if (buffers_[buffers[i]].place == BufferPlace::Extern) outputs[i] = nullptr;
+        if (makes_own_memory(buffers[i])) outputs[i] = nullptr;
     const std::span owners(context.step_owners_.data(), step.output_count);
     step.call->run(inputs, outputs, owners);
     for (std::uint32_t i = 0; i < step.output_count; ++i) {
@@ -216,8 +215,8 @@ void Instance::drop_frozen() const {
 
 // ---- Program ----
 
-Program::Program(Plan plan, std::vector<KernelLaunches> kernels,
-                 std::vector<ProgramOutput> outputs, std::vector<std::shared_ptr<const void>> code)
+Program::Program(Plan plan, std::vector<KernelLaunches> kernels, std::vector<ProgramOutput> outputs,
+                 std::vector<std::shared_ptr<const void>> code)
     : plan_(std::move(plan)),
       kernels_(std::move(kernels)),
       outputs_(std::move(outputs)),

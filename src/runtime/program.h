@@ -1,10 +1,11 @@
-// A compiled graph as a flat list of steps that a loop walks: kernels and extern calls, over one arena.
+// A compiled graph as a flat list of steps that a loop walks: kernels and extern calls, over one
+// arena.
 //
 // A Program holds a plan and its machine code. An Instance is the program for one set of values of
-// the plan's symbols: every size, offset and amount of work is a number in it. A Context is what one
-// call needs for itself (arena, scratch, argument pointers); instances keep a few for reuse, so a
-// call allocates nothing, and any number of threads may call at once. A call costs a comparison per
-// input plus, for each launch, a loop iteration; launches too small for threads run inline.
+// the plan's symbols: every size, offset and amount of work is a number in it. A Context is what
+// one call needs for itself (arena, scratch, argument pointers); instances keep a few for reuse, so
+// a call allocates nothing, and any number of threads may call at once. A call costs a comparison
+// per input plus, for each launch, a loop iteration; launches too small for threads run inline.
 //
 // Last stage of the flow: made by driver.h, called by the PyTorch layer or by tests.
 #pragma once
@@ -43,7 +44,7 @@ enum class OutputMode : std::uint8_t {
     Direct,  // the caller hands memory over with Context::set_output
     Adopt,   // an extern call makes it; the caller takes Context::take_owner(buffer)
     Copy,    // the caller copies it from Context::pointer(buffer) after the run
-    Done,    // written in place by the program itself
+    Done,    // an input, written in place by the program itself
 };
 struct OutputSlot {
     OutputMode mode = OutputMode::Direct;
@@ -77,7 +78,8 @@ class Program;
 /// What one call at a time works in. Obtained from Instance::lease.
 class Context {
   public:
-    /// Where graph input `input` lies. Cheap when it has not changed since this context's last call.
+    /// Where graph input `input` lies. Cheap when it has not changed since this context's last
+    /// call.
     void set_input(std::size_t input, void* data);
     void set_output(std::size_t output, void* data);
     void* pointer(std::int32_t buffer) const { return table_[buffer]; }
@@ -119,6 +121,9 @@ class Instance {
     std::span<const std::int32_t> frozen_inputs() const { return frozen_inputs_; }
     std::int64_t arena_bytes() const { return arena_bytes_; }
     std::int64_t frozen_bytes() const { return frozen_bytes_; }
+    /// Whether a kernel checks indices, so that error() may be set; written inputs then need a copy
+    /// to go back to.
+    bool may_fail() const { return may_fail_; }
     std::size_t launch_count() const { return launches_.size(); }
     std::size_t extern_count() const { return externs_.size(); }
 
@@ -142,7 +147,8 @@ class Instance {
     Lease lease() const;
 
     /// Runs all steps: inputs, outputs (Direct ones) and frozen values must be set. A nonzero
-    /// Context::error() afterwards means that the outputs are void. Exceptions of extern calls pass.
+    /// Context::error() afterwards means that the outputs are void. Exceptions of extern calls
+    /// pass.
     void run(Context& context, const Threads& threads) const;
 
     /// The frozen values for the inputs as they are now: those at hand if `states` (by
@@ -158,7 +164,7 @@ class Instance {
     struct LaunchStep {
         KernelFn function;
         std::uint32_t arguments, argument_count;  // positions in Context::arguments_
-        std::uint32_t sizes;      // first position in sizes_
+        std::uint32_t sizes;                      // first position in sizes_
         std::int64_t work, grain, scratch_bytes;
     };
     struct ExternStepCall {
@@ -177,6 +183,8 @@ class Instance {
         std::int64_t offset, bytes;
         Layout layout;
         const void* constant = nullptr;
+        std::int32_t base = -1;                      // a view into that buffer, at `offset`
+        std::vector<std::int32_t> views;             // into this buffer
         std::uint32_t first_use = 0, use_count = 0;  // range of uses_
     };
     using Symbols = std::function<std::int64_t(Expr)>;
@@ -184,6 +192,12 @@ class Instance {
     void add_buffers(const Plan& plan, const Symbols& symbols);
     void add_outputs(const Plan& plan, const Symbols& symbols);
     void adopt_extern_outputs(const Plan& plan);
+    bool makes_own_memory(std::int32_t buffer) const {
+        return buffers_[buffer].place == BufferPlace::Extern && buffers_[buffer].base < 0;
+    }
+    std::int32_t root(std::int32_t buffer) const {
+        return buffers_[buffer].base < 0 ? buffer : buffers_[buffer].base;
+    }
     void find_frozen(const Plan& plan);
     void find_drops();
     void add_steps(const Plan& plan, const std::vector<Step>& steps, const ExternHost& externs,
@@ -215,6 +229,7 @@ class Instance {
     std::vector<std::int32_t> frozen_inputs_, frozen_buffers_;
     std::int64_t arena_bytes_ = 0, frozen_bytes_ = 0, scratch_stride_ = 0;
     std::uint32_t max_extern_outputs_ = 0;
+    bool may_fail_ = false;
 
     mutable std::mutex mutex_;  // pool_ and the making of frozen values
     mutable std::vector<std::unique_ptr<Context>> pool_;
