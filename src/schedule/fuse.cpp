@@ -1,0 +1,511 @@
+// See fuse.h.
+#include "schedule/fuse.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "schedule/index.h"
+#include "schedule/solve.h"
+
+namespace ingot::sched {
+
+namespace {
+
+constexpr std::size_t kMostAnchors = 24;  // in a group
+constexpr std::size_t kMostReads = 40;
+constexpr std::size_t kSiblings = 4;      // recent readers remembered a value
+constexpr std::int64_t kSmall = 1 << 14;  // elements that one core does faster than two
+
+bool has_symbol(Expr e, const std::vector<LoopVar>& vars, bool outer) {
+    return std::any_of(vars.begin(), vars.end(),
+                       [&](const LoopVar& v) { return v.outer == outer && contains(e, v.symbol); });
+}
+
+// What joining would change.
+struct Match {
+    std::vector<LoopVar> vars;
+    Sizes map;
+    int step = 0;
+};
+
+class Fuser {
+  public:
+    Fuser(const Graph& g, const Placement& p, const std::vector<std::int32_t>& output_of,
+          const ScheduleOptions& options)
+        : g_(g), p_(p), output_of_(output_of), options_(options) {
+        f_.makers.resize(g.values().size());
+        extern_of_.assign(g.values().size(), kNone);
+        readers_.resize(g.values().size());
+    }
+
+    Fusion run() {
+        for (NodeId id = 0; id < g_.nodes().size(); ++id) {
+            const Node& n = g_.node(id);
+            if (!has_loop_form(g_, n)) {
+                add_extern(id);
+                continue;
+            }
+            ValueId v = n.results[0];
+            if (p_.home[v] != Home::Anchored) continue;
+            if (n.prim == Prim::Concat && output_free_concat(n)) {
+                add_parts(id);
+                continue;
+            }
+            Anchor a;
+            a.value = a.target = v;
+            a.node = id;
+            add_anchor(std::move(a));
+        }
+        find_stored();
+        return std::move(f_);
+    }
+
+  private:
+    // A concatenation written by its parts; one whose parts repeat stays a select.
+    bool output_free_concat(const Node& n) const { return n.operands.size() <= 64; }
+
+    void add_parts(NodeId id) {
+        const Node& n = g_.node(id);
+        auto dim = static_cast<std::size_t>(n.attrs.get<std::int64_t>("dim"));
+        Expr start = 0;
+        for (ValueId part : n.operands) {
+            Anchor a;
+            a.value = part;
+            a.target = n.results[0];
+            a.node = id;
+            a.dim = dim;
+            a.start = start;
+            start += g_.type(part).sizes[dim];
+            add_anchor(std::move(a));
+        }
+    }
+
+    // --- what an anchor reads ---
+
+    struct Visit {
+        ValueId value;
+        Sizes index;
+    };
+
+    void collect_reads(Anchor& a) {
+        std::vector<Visit> work;
+        if (a.reduces)
+            work.push_back({g_.producer(a.value)->operands[0], a.vars});
+        else if (p_.home[a.value] == Home::Inlined || a.target == a.value)
+            expand(a.value, a.vars, work);
+        else
+            work.push_back({a.value, a.vars});
+        std::unordered_map<ValueId, std::vector<Sizes>> seen;
+        while (!work.empty()) {
+            Visit at = std::move(work.back());
+            work.pop_back();
+            auto& indices = seen[at.value];
+            if (std::find(indices.begin(), indices.end(), at.index) != indices.end()) continue;
+            indices.push_back(at.index);
+            if (p_.home[at.value] != Home::Inlined)
+                a.reads.push_back({at.value, at.index});
+            else
+                expand(at.value, at.index, work);
+        }
+        std::reverse(a.reads.begin(), a.reads.end());
+    }
+
+    // The operands of `v`'s node and where they are needed for `v` at `index`. An index that only
+    // the data know is an empty list of no use to matching.
+    void expand(ValueId v, const Sizes& index, std::vector<Visit>& work) {
+        const Node& n = *g_.producer(v);
+        if (is_movement(n.prim)) {
+            std::vector<Source> from = *sources(g_, n, index);
+            for (Source& s : from) work.push_back({n.operands[s.operand], std::move(s.index)});
+            return;
+        }
+        switch (n.prim) {
+            case Prim::Take:
+            case Prim::Gather:
+                expand_indexing(n, index, work);
+                return;
+            case Prim::ViewAsReal:
+                work.push_back({n.operands[0], Sizes(index.begin(), index.end() - 1)});
+                return;
+            case Prim::ViewAsComplex:
+                for (int part = 0; part < 2; ++part) {
+                    Sizes at = index;
+                    at.push_back(part);
+                    work.push_back({n.operands[0], std::move(at)});
+                }
+                return;
+            default:
+                for (ValueId o : n.operands) work.push_back({o, index});
+        }
+    }
+
+    void expand_indexing(const Node& n, const Sizes& index, std::vector<Visit>& work) {
+        Sizes unknown(g_.type(n.operands[0]).sizes.size(), data_symbol());
+        work.push_back({n.operands[0], std::move(unknown)});
+        if (n.prim == Prim::Gather) {
+            work.push_back({n.operands[1], index});
+            return;
+        }
+        auto first = static_cast<std::size_t>(n.attrs.get<Ints>("dims")[0]);
+        auto rank = static_cast<std::size_t>(g_.type(n.operands[1]).rank());
+        for (std::size_t k = 1; k < n.operands.size(); ++k)
+            work.push_back(
+                {n.operands[k], Sizes(index.begin() + static_cast<std::ptrdiff_t>(first),
+                                      index.begin() + static_cast<std::ptrdiff_t>(first + rank))});
+    }
+
+    // Stands for "any index"; matches nothing.
+    Expr data_symbol() { return g_.pool().symbol("data_index"); }
+
+    // --- joining ---
+
+    void add_extern(NodeId id) {
+        const Node& n = g_.node(id);
+        Group group;
+        group.node = id;
+        group.is_extern = true;
+        group.frozen = !n.results.empty() && p_.frozen[n.results[0]];
+        for (ValueId v : n.operands) need_memory_of(v, group);
+        bool ordered = kind(n.prim) == PrimKind::Random ||
+                       (kind(n.prim) == PrimKind::Effect &&
+                        !(n.prim == Prim::ExternCall && n.attrs.get<bool>("pure")));
+        auto index = static_cast<std::uint32_t>(f_.groups.size());
+        if (ordered) {
+            if (last_effect_ != kNone) need(group, last_effect_);
+            last_effect_ = index;
+        }
+        for (ValueId v : n.results) extern_of_[v] = index;
+        f_.groups.push_back(std::move(group));
+    }
+
+    void need(Group& group, std::uint32_t other) {
+        group.needs.push_back(other);
+        group.level = std::max(group.level, f_.groups[other].level + 1);
+    }
+
+    // Follows views from an extern step's operand to what makes their memory.
+    void need_memory_of(ValueId v, Group& group) {
+        while (p_.home[v] == Home::Inlined) {
+            const Node& n = *g_.producer(v);
+            check(is_plain_view(n), "an extern step's operand has no memory");
+            v = n.operands[0];
+        }
+        for (std::uint32_t other : makers_of(v)) need(group, other);
+        for (std::uint32_t a : f_.makers[v]) f_.anchors[a].stored = true;
+    }
+
+    std::vector<std::uint32_t> makers_of(ValueId v) const {
+        std::vector<std::uint32_t> groups;
+        if (extern_of_[v] != kNone) groups.push_back(extern_of_[v]);
+        for (std::uint32_t a : f_.makers[v]) groups.push_back(f_.anchors[a].group);
+        return groups;
+    }
+
+    void add_anchor(Anchor a) {
+        const Node* n = g_.producer(a.value);
+        a.reduces = n != nullptr && is_reduction(n->prim) && a.target == a.value;
+        a.extents = g_.type(a.reduces ? n->operands[0] : a.value).sizes;
+        a.vars = domain_variables(g_.pool(), "x", a.extents);
+        collect_reads(a);
+        a.stored = p_.needs_memory[a.target] || a.target != a.value;
+        auto id = static_cast<std::uint32_t>(f_.anchors.size());
+        if (!join_any(a)) start_group(a);
+        Group& group = f_.groups[a.group];
+        group.anchors.push_back(id);
+        for (const Read& r : a.reads) {
+            for (std::uint32_t other : makers_of(r.value))
+                if (other != a.group) group.needs.push_back(other);
+            auto& readers = readers_[r.value];
+            if (std::find(readers.begin(), readers.end(), id) == readers.end())
+                readers.push_back(id);
+            if (readers.size() > kSiblings) readers.erase(readers.begin());
+        }
+        f_.makers[a.target].push_back(id);
+        f_.anchors.push_back(std::move(a));
+    }
+
+    int level_of(const Anchor& a) const {
+        int level = 0;
+        for (const Read& r : a.reads)
+            for (std::uint32_t other : makers_of(r.value))
+                level = std::max(level, f_.groups[other].level + 1);
+        return level;
+    }
+
+    void start_group(Anchor& a) {
+        Group group;
+        group.node = a.node;
+        group.frozen = p_.frozen[a.target];
+        group.reduces = a.reduces;
+        group.level = level_of(a);
+        a.map.assign(a.vars.size(), Expr(0));
+        Ints dims;
+        if (a.reduces) dims = g_.producer(a.value)->attrs.get<Ints>("dims");
+        for (std::size_t i = 0; i < a.vars.size(); ++i) {
+            if (a.vars[i].is_constant()) continue;
+            bool outer =
+                std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(i)) == dims.end();
+            a.map[i] = new_var(group.vars, a.extents[i], outer);
+        }
+        set_position(a);
+        a.group = static_cast<std::uint32_t>(f_.groups.size());
+        f_.groups.push_back(std::move(group));
+    }
+
+    Expr new_var(std::vector<LoopVar>& vars, Expr extent, bool outer) {
+        Expr symbol = loop_variable(g_.pool(), "g", vars.size(), extent);
+        vars.push_back({symbol, extent, outer});
+        return symbol;
+    }
+
+    void set_position(Anchor& a) {
+        if (!a.reduces) return;
+        const Ints& dims = g_.producer(a.value)->attrs.get<Ints>("dims");
+        a.position.clear();
+        for (std::size_t i = 0; i < a.map.size(); ++i)
+            if (std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(i)) == dims.end())
+                a.position.push_back(a.map[i]);
+    }
+
+    bool join_any(Anchor& a) {
+        // Written into an input: after everything else, alone.
+        std::int32_t output = output_of_[a.target];
+        if (output >= 0 && g_.outputs()[static_cast<std::size_t>(output)].writes_input >= 0)
+            return false;
+        std::vector<std::uint32_t> candidates;
+        auto propose = [&](std::uint32_t group) {
+            if (std::find(candidates.begin(), candidates.end(), group) == candidates.end())
+                candidates.push_back(group);
+        };
+        for (const Read& r : a.reads)
+            for (std::uint32_t maker : makers_of(r.value)) propose(maker);
+        std::stable_sort(candidates.begin(), candidates.end(),
+                         [&](std::uint32_t x, std::uint32_t y) {
+                             return f_.groups[x].level > f_.groups[y].level;
+                         });
+        for (const Read& r : a.reads)
+            for (std::uint32_t reader : readers_[r.value]) propose(f_.anchors[reader].group);
+        for (std::uint32_t candidate : candidates)
+            if (may_join(a, candidate) && join(a, candidate)) return true;
+        return false;
+    }
+
+    bool may_join(const Anchor& a, std::uint32_t candidate) const {
+        const Group& group = f_.groups[candidate];
+        if (group.is_extern || group.frozen != p_.frozen[a.target]) return false;
+        if (group.anchors.size() >= kMostAnchors) return false;
+        std::size_t reads = a.reads.size();
+        for (std::uint32_t other : group.anchors) reads += f_.anchors[other].reads.size();
+        if (reads > kMostReads) return false;
+        for (const Read& r : a.reads)
+            for (std::uint32_t other : makers_of(r.value)) {
+                if (other == candidate) continue;
+                if (f_.groups[other].level >= group.level) return false;
+            }
+        for (std::uint32_t other : group.anchors) {
+            std::int32_t o = output_of_[f_.anchors[other].target];
+            if (o >= 0 && g_.outputs()[static_cast<std::size_t>(o)].writes_input >= 0) return false;
+        }
+        return true;
+    }
+
+    bool join(Anchor& a, std::uint32_t candidate) {
+        Group& group = f_.groups[candidate];
+        std::optional<Match> match = match_group(a, candidate);
+        if (!match) return false;
+        group.vars = std::move(match->vars);
+        group.reduces = group.reduces || a.reduces;
+        a.map = std::move(match->map);
+        a.step = match->step;
+        a.group = candidate;
+        set_position(a);
+        return true;
+    }
+
+    // The anchors of `group` that make `value`; nothing useful for a part of a concatenation.
+    const Anchor* maker_in(ValueId value, std::uint32_t group) const {
+        for (std::uint32_t m : f_.makers[value])
+            if (f_.anchors[m].group == group && f_.anchors[m].value == value) return &f_.anchors[m];
+        return nullptr;
+    }
+
+    std::optional<Match> match_group(const Anchor& a, std::uint32_t candidate) {
+        const Group& group = f_.groups[candidate];
+        DimSolver solver(a.vars, a.extents);
+        bool vertical = false;
+        for (const Read& r : a.reads) {
+            for (std::uint32_t m : f_.makers[r.value])
+                if (f_.anchors[m].group == candidate && f_.anchors[m].value != r.value)
+                    return std::nullopt;  // a concatenation is whole only after its group
+            const Anchor* u = maker_in(r.value, candidate);
+            if (u == nullptr) continue;
+            vertical = true;
+            if (!equate_producer(solver, group, *u, r)) return std::nullopt;
+        }
+        if (!vertical && !equate_sibling(solver, a, candidate)) return std::nullopt;
+
+        Match match{group.vars, {}, 0};
+        std::vector<Expr> used;
+        auto map = solver.finish([&](Expr extent) {
+            for (const LoopVar& v : match.vars)
+                if (!v.outer && v.extent == extent &&
+                    std::find(used.begin(), used.end(), v.symbol) == used.end()) {
+                    used.push_back(v.symbol);
+                    return v.symbol;
+                }
+            used.push_back(new_var(match.vars, extent, false));
+            return used.back();
+        });
+        if (!map) return std::nullopt;
+        match.map = std::move(*map);
+        if (!choose_outer(a, group, match)) return std::nullopt;
+        if (!check_reads(a, candidate, solver, match)) return std::nullopt;
+        return match;
+    }
+
+    // a's dims from where it reads `u`. Dims of u that only inner variables make up may be read at
+    // other positions: they are complete when u's phase is.
+    bool equate_producer(DimSolver& solver, const Group& group, const Anchor& u, const Read& r) {
+        const Sizes& at = u.reduces ? u.position : u.map;
+        const Sizes& sizes = g_.type(u.value).sizes;
+        for (std::size_t d = 0; d < at.size(); ++d) {
+            if (solver.equate(r.index[d], at[d], sizes[d])) continue;
+            if (has_symbol(at[d], group.vars, true)) return false;
+        }
+        return true;
+    }
+
+    // a's dims from memory that it and an anchor of the group read alike.
+    bool equate_sibling(DimSolver& solver, const Anchor& a, std::uint32_t candidate) {
+        const Group& group = f_.groups[candidate];
+        for (const Read& r : a.reads)
+            for (std::uint32_t reader : readers_[r.value]) {
+                const Anchor& u = f_.anchors[reader];
+                if (u.group != candidate) continue;
+                for (const Read& theirs : u.reads) {
+                    if (theirs.value != r.value) continue;
+                    DimSolver attempt = solver;
+                    DimSolver into(u.vars, u.extents);
+                    bool ok = true;
+                    std::size_t outer = 0;
+                    for (std::size_t d = 0; d < r.index.size() && ok; ++d) {
+                        Expr at = into.apply(theirs.index[d], u.map);
+                        if (at.is_constant() && r.index[d] == at) continue;
+                        auto var = std::find_if(group.vars.begin(), group.vars.end(),
+                                                [&](const LoopVar& v) { return v.symbol == at; });
+                        ok = var != group.vars.end() && attempt.equate(r.index[d], at, var->extent);
+                        outer += ok && var->outer;
+                    }
+                    auto all = static_cast<std::size_t>(
+                        std::count_if(group.vars.begin(), group.vars.end(),
+                                      [](const LoopVar& v) { return v.outer; }));
+                    if (ok && outer == all) {
+                        solver = std::move(attempt);
+                        return true;
+                    }
+                }
+            }
+        return false;
+    }
+
+    // Variables that `a` reduces over become inner ones, and all others that it uses must be as the
+    // group has them.
+    bool choose_outer(const Anchor& a, const Group& group, Match& match) {
+        std::vector<Expr> kept, gone;
+        Ints dims;
+        if (a.reduces) dims = g_.producer(a.value)->attrs.get<Ints>("dims");
+        for (std::size_t i = 0; i < match.map.size(); ++i) {
+            bool reduced =
+                std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(i)) != dims.end();
+            collect_symbols(match.map[i], reduced ? gone : kept);
+        }
+        auto in = [](const std::vector<Expr>& list, Expr s) {
+            return std::find(list.begin(), list.end(), s) != list.end();
+        };
+        Expr outer = 1, all = 1;
+        bool shrinks = false;
+        for (LoopVar& v : match.vars) {
+            if (v.outer && in(gone, v.symbol)) {
+                if (group.reduces || in(kept, v.symbol)) return false;
+                v.outer = false;
+                shrinks = true;
+            } else if (v.outer && !in(kept, v.symbol)) {
+                return false;
+            }
+            if (a.reduces && !v.outer && in(kept, v.symbol)) return false;
+            if (v.outer) outer *= v.extent;
+            all *= v.extent;
+        }
+        bool grows = !group.reduces && match.vars.size() > group.vars.size();
+        if ((shrinks || grows) && known_lt(all, kSmall) != true &&
+            known_lt(outer, 4 * options_.cores) == true)
+            return false;
+        // Free dims in front of the shared ones would make the walk through memory a bad one.
+        if (grows && !a.reduces) return free_dims_trail(match);
+        return true;
+    }
+
+    static bool free_dims_trail(const Match& match) {
+        bool inner = false;
+        for (const Expr& e : match.map) {
+            if (e.is_constant()) continue;
+            bool is_inner = has_symbol(e, match.vars, false);
+            if (inner && !is_inner) return false;
+            inner = inner || is_inner;
+        }
+        return true;
+    }
+
+    // Every read of the group's own values is at the same outer point; sets the phase.
+    bool check_reads(const Anchor& a, std::uint32_t candidate, const DimSolver& solver,
+                     Match& match) {
+        auto outer_part = [&](Expr e) {
+            return substitute(e, [&](Expr s) -> std::optional<Expr> {
+                for (const LoopVar& v : match.vars)
+                    if (v.symbol == s && !v.outer) return Expr(0);
+                return std::nullopt;
+            });
+        };
+        for (const Read& r : a.reads) {
+            const Anchor* u = maker_in(r.value, candidate);
+            if (u == nullptr) continue;
+            const Sizes& at = u->reduces ? u->position : u->map;
+            bool same = true;
+            for (std::size_t d = 0; d < at.size(); ++d) {
+                Expr mine = solver.apply(r.index[d], match.map);
+                if (mine == at[d]) continue;
+                same = false;
+                if (u->reduces || !(outer_part(mine) == outer_part(at[d]))) return false;
+            }
+            match.step = std::max(match.step, u->step + (u->reduces || !same ? 1 : 0));
+        }
+        return true;
+    }
+
+    // What other groups read must be in memory.
+    void find_stored() {
+        for (const Anchor& a : f_.anchors)
+            for (const Read& r : a.reads)
+                for (std::uint32_t m : f_.makers[r.value])
+                    if (f_.anchors[m].group != a.group) f_.anchors[m].stored = true;
+    }
+
+    const Graph& g_;
+    const Placement& p_;
+    const std::vector<std::int32_t>& output_of_;
+    const ScheduleOptions& options_;
+    Fusion f_;
+    std::vector<std::uint32_t> extern_of_;             // by value: the extern group
+    std::vector<std::vector<std::uint32_t>> readers_;  // by value: recent anchors that read it
+    std::uint32_t last_effect_ = kNone;
+};
+
+}  // namespace
+
+Fusion fuse(const Graph& graph, const Placement& placement,
+            const std::vector<std::int32_t>& output_of, const ScheduleOptions& options) {
+    return Fuser(graph, placement, output_of, options).run();
+}
+
+}  // namespace ingot::sched

@@ -1,0 +1,282 @@
+// See legalize.h.
+#include "schedule/legalize.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace ingot::sched {
+
+namespace {
+
+using Limits = std::numeric_limits<double>;
+
+ValueId full_like(Graph& g, ValueId like, Scalar value) {
+    const Type t = g.type(like);
+    return g.emit(Prim::Full, {}, {{"dtype", t.dtype}, {"sizes", t.sizes}, {"value", value}});
+}
+
+ValueId size_like(Graph& g, ValueId like, Expr size) {
+    const Type t = g.type(like);
+    if (size.is_constant()) {
+        if (is_integral(t.dtype)) return full_like(g, like, Scalar(size.constant()));
+        return full_like(g, like, Scalar(static_cast<double>(size.constant())));
+    }
+    return g.emit(Prim::SizeValue, {}, {{"dtype", t.dtype}, {"sizes", t.sizes}, {"size", size}});
+}
+
+ValueId convert(Graph& g, ValueId v, DType to) {
+    if (g.type(v).dtype == to) return v;
+    return g.emit(Prim::Convert, {v}, {{"dtype", to}});
+}
+
+bool reduced(const Ints& dims, std::size_t i) {
+    return std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(i)) != dims.end();
+}
+
+// `v`, whose sizes are `like`'s without `dims`, repeated along them.
+ValueId broadcast_back(Graph& g, ValueId v, const Sizes& sizes, const Ints& dims) {
+    Ints kept;
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+        if (!reduced(dims, i)) kept.push_back(static_cast<std::int64_t>(i));
+    return g.emit(Prim::Broadcast, {v}, {{"sizes", sizes}, {"dims", kept}});
+}
+
+ValueId variance(Graph& g, const Node& n, ValueId operand) {
+    const Ints dims = n.attrs.get<Ints>("dims");
+    DType dtype = g.type(operand).dtype;
+    ValueId x = convert(g, operand, compute_type(dtype));
+    const Sizes sizes = g.type(x).sizes;
+    Expr count = 1;
+    for (std::int64_t d : dims) count *= sizes[static_cast<std::size_t>(d)];
+    ValueId sum = g.emit(Prim::Sum, {x}, {{"dims", dims}});
+    ValueId mean = g.emit(Prim::Div, {sum, size_like(g, sum, count)});
+    ValueId away = g.emit(Prim::Sub, {x, broadcast_back(g, mean, sizes, dims)});
+    ValueId squares = g.emit(Prim::Sum, {g.emit(Prim::Mul, {away, away})}, {{"dims", dims}});
+    ValueId divisor = g.emit(Prim::Sub, {size_like(g, squares, count),
+                                         full_like(g, squares, n.attrs.get<double>("correction"))});
+    divisor = g.emit(Prim::Maximum, {divisor, full_like(g, squares, 0.0)});
+    return convert(g, g.emit(Prim::Div, {squares, divisor}), dtype);
+}
+
+ValueId norm2(Graph& g, const Node& n, ValueId operand) {
+    DType dtype = g.type(operand).dtype;
+    ValueId x = convert(g, operand, compute_type(dtype));
+    ValueId sum =
+        g.emit(Prim::Sum, {g.emit(Prim::Mul, {x, x})}, {{"dims", n.attrs.get<Ints>("dims")}});
+    return convert(g, g.emit(Prim::Sqrt, {sum}), dtype);
+}
+
+Scalar smallest(DType t) {
+    if (is_float(t)) return Scalar(-Limits::infinity());
+    if (!is_signed_int(t)) return Scalar(std::int64_t{0});
+    int bits = 8 * bytes(t);
+    return Scalar(bits == 64 ? std::numeric_limits<std::int64_t>::min()
+                             : -(std::int64_t{1} << (bits - 1)));
+}
+
+struct Pool {
+    Ints kernel, stride, padding, dilation;
+    std::size_t first;  // spatial dim
+};
+
+// The windows of a max pooling, padded so that windows may stick out at the end (ceil mode).
+ValueId pool_windows(Graph& g, const Pool& p, ValueId x, const Sizes& result) {
+    const Sizes sizes = g.type(x).sizes;
+    Sizes low(sizes.size(), Expr(0)), high(sizes.size(), Expr(0)), inside;
+    Ints dims;
+    bool pads = false;
+    for (std::size_t i = 0; i < p.kernel.size(); ++i) {
+        std::size_t d = p.first + i;
+        dims.push_back(static_cast<std::int64_t>(d));
+        inside.push_back(p.kernel[i]);
+        low[d] = p.padding[i];
+        Expr needed =
+            (result[d] - Expr(1)) * Expr(p.stride[i]) + Expr((p.kernel[i] - 1) * p.dilation[i] + 1);
+        high[d] = needed - sizes[d] - low[d];
+        pads = pads || !low[d].is(0) || !high[d].is(0);
+    }
+    if (pads)
+        x = g.emit(Prim::Pad, {x},
+                   {{"low", low}, {"high", high}, {"value", smallest(g.type(x).dtype)}});
+    return g.emit(
+        Prim::Window, {x},
+        {{"dims", dims}, {"sizes", inside}, {"steps", p.stride}, {"dilations", p.dilation}});
+}
+
+// Turns the position inside the window into a flat spatial index.
+ValueId flat_index(Graph& g, const Pool& p, ValueId position, const Sizes& sizes) {
+    const Sizes result = g.type(position).sizes;
+    ValueId flat = full_like(g, position, Scalar(0));
+    for (std::size_t i = 0; i < p.kernel.size(); ++i) {
+        std::int64_t inner = 1;
+        for (std::size_t j = i + 1; j < p.kernel.size(); ++j) inner *= p.kernel[j];
+        ValueId k = g.emit(Prim::FloorDiv, {position, full_like(g, position, Scalar(inner))});
+        k = g.emit(Prim::Remainder, {k, full_like(g, k, Scalar(p.kernel[i]))});
+        k = g.emit(Prim::Mul, {k, full_like(g, k, Scalar(p.dilation[i]))});
+        ValueId origin = g.emit(Prim::Iota, {},
+                                {{"dtype", DType::I64},
+                                 {"sizes", result},
+                                 {"dim", static_cast<std::int64_t>(p.first + i)},
+                                 {"start", Scalar(-p.padding[i])},
+                                 {"step", Scalar(p.stride[i])}});
+        flat = g.emit(Prim::Mul, {flat, size_like(g, flat, sizes[p.first + i])});
+        flat = g.emit(Prim::Add, {flat, g.emit(Prim::Add, {origin, k})});
+    }
+    return flat;
+}
+
+void max_pool(Rewriter& r, const Graph& old, const Node& n, const std::vector<int>& uses) {
+    Graph& g = r.out();
+    ValueId x = r(n.operands[0]);
+    const Sizes result = old.type(n.results[0]).sizes;
+    Pool p{n.attrs.get<Ints>("kernel"), n.attrs.get<Ints>("stride"), n.attrs.get<Ints>("padding"),
+           n.attrs.get<Ints>("dilation"), 0};
+    p.first = result.size() - p.kernel.size();
+    Ints dims;
+    for (std::size_t i = 0; i < p.kernel.size(); ++i)
+        dims.push_back(static_cast<std::int64_t>(result.size() + i));
+    ValueId windows = pool_windows(g, p, x, result);
+    r.map(n.results[0], g.emit(Prim::Amax, {windows}, {{"dims", dims}}));
+    if (uses[n.results[1]] == 0) return;
+    ValueId position = g.emit(Prim::Argmax, {windows}, {{"dims", dims}});
+    r.map(n.results[1], flat_index(g, p, position, old.type(n.operands[0]).sizes));
+}
+
+// The largest divisor of n that is at most `limit`.
+std::int64_t divisor_below(std::int64_t n, std::int64_t limit) {
+    for (std::int64_t d = std::min(n, limit); d > 1; --d)
+        if (n % d == 0) return d;
+    return 1;
+}
+
+bool splittable(Prim p) {
+    switch (p) {
+        case Prim::Sum:
+        case Prim::Prod:
+        case Prim::Amax:
+        case Prim::Amin:
+        case Prim::All:
+        case Prim::Any:
+        case Prim::XorSum:
+            return true;
+        default:
+            return false;
+    }
+}
+
+constexpr std::int64_t kFewResults = 16;
+constexpr std::int64_t kLargeReduction = 1 << 15;
+constexpr std::int64_t kChunk = 2048;
+
+// A reduction of many elements to few: first to partial results over the leading reduced dims (or
+// chunks of the only one), then those. The partial results are the parallel work.
+std::optional<ValueId> two_stages(Graph& g, const Node& n, ValueId x, const Sizes& result,
+                                  int cores) {
+    if (!splittable(n.prim)) return std::nullopt;
+    Ints dims = n.attrs.get<Ints>("dims");
+    std::sort(dims.begin(), dims.end());
+    Sizes sizes = g.type(x).sizes;
+    std::int64_t total = 1, results = 1;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+        if (!sizes[i].is_constant()) return std::nullopt;
+        (reduced(dims, i) ? total : results) *= sizes[i].constant();
+    }
+    if (results == 0 || results > kFewResults || results >= 4 * cores || total < kLargeReduction)
+        return std::nullopt;
+    DType dtype = g.type(x).dtype;
+    if (n.prim == Prim::Sum || n.prim == Prim::Prod) x = convert(g, x, compute_type(dtype));
+    std::erase_if(dims, [&](std::int64_t d) { return sizes[static_cast<std::size_t>(d)].is(1); });
+    auto first = static_cast<std::size_t>(dims[0]);
+    std::int64_t parts = sizes[first].constant();
+    if (dims.size() == 1) {
+        std::int64_t chunks = divisor_below(parts, std::max<std::int64_t>(parts / kChunk, 1));
+        if (chunks == 1) return std::nullopt;
+        sizes[first] = parts / chunks;
+        sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(first), Expr(chunks));
+        x = g.emit(Prim::Reshape, {x}, {{"sizes", sizes}});
+        dims.push_back(dims[0] + 1);
+    } else if (parts < 2 * cores) {
+        return std::nullopt;
+    }
+    Ints rest(dims.begin() + 1, dims.end());
+    ValueId partial = g.emit(n.prim, {x}, {{"dims", rest}});
+    ValueId whole = g.emit(n.prim, {partial}, {{"dims", Ints{dims[0]}}});
+    whole = convert(g, whole, n.prim == Prim::All || n.prim == Prim::Any ? DType::Bool : dtype);
+    if (g.type(whole).sizes == result) return whole;
+    return g.emit(Prim::Reshape, {whole}, {{"sizes", result}});
+}
+
+// Nodes an output or an effect needs.
+std::vector<bool> live_nodes(const Graph& g) {
+    std::vector<bool> live(g.nodes().size(), false);
+    std::vector<bool> wanted(g.values().size(), false);
+    for (const Output& o : g.outputs()) wanted[o.value] = true;
+    for (std::size_t i = g.nodes().size(); i-- > 0;) {
+        const Node& n = g.nodes()[i];
+        bool effect = kind(n.prim) == PrimKind::Effect &&
+                      !(n.prim == Prim::ExternCall && n.attrs.get<bool>("pure"));
+        live[i] = effect || std::any_of(n.results.begin(), n.results.end(),
+                                        [&](ValueId v) { return wanted[v]; });
+        if (live[i])
+            for (ValueId v : n.operands) wanted[v] = true;
+    }
+    return live;
+}
+
+void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<int>& uses,
+                   int cores) {
+    const Node& n = old.node(id);
+    Graph& g = r.out();
+    switch (n.prim) {
+        case Prim::Var:
+            if (is_complex(old.type(n.operands[0]).dtype)) break;
+            r.map(n.results[0], variance(g, n, r(n.operands[0])));
+            return;
+        case Prim::Norm2:
+            if (is_complex(old.type(n.operands[0]).dtype)) break;
+            r.map(n.results[0], norm2(g, n, r(n.operands[0])));
+            return;
+        case Prim::MaxPoolIndices:
+            max_pool(r, old, n, uses);
+            return;
+        default:
+            if (!is_reduction(n.prim)) break;
+            if (auto v = two_stages(g, n, r(n.operands[0]), old.type(n.results[0]).sizes, cores)) {
+                r.map(n.results[0], *v);
+                return;
+            }
+    }
+    r.copy(id);
+}
+
+// An output that must be copied because its value is an input, has been given already, or is
+// written into an input's memory.
+void make_outputs_distinct(Graph& g) {
+    std::vector<bool> taken(g.values().size(), false);
+    for (const Input& in : g.inputs()) taken[in.value] = true;
+    for (Output& o : g.mutable_outputs()) {
+        bool copy = o.writes_input >= 0 || taken[o.value];
+        taken[o.value] = true;
+        if (!copy) continue;
+        const Sizes sizes = g.type(o.value).sizes;
+        // What is written into an input is complete in memory of its own before any input changes.
+        if (o.writes_input >= 0 && g.producer(o.value) == nullptr)
+            o.value = g.emit(Prim::Reshape, {o.value}, {{"sizes", sizes}});
+        o.value = g.emit(Prim::Reshape, {o.value}, {{"sizes", sizes}});
+    }
+}
+
+}  // namespace
+
+Graph legalize(const Graph& graph, int cores) {
+    std::vector<int> uses = use_counts(graph);
+    std::vector<bool> live = live_nodes(graph);
+    Rewriter r(graph);
+    for (NodeId id = 0; id < graph.nodes().size(); ++id)
+        if (live[id]) legalize_node(r, graph, id, uses, cores);
+    Graph g = r.finish();
+    make_outputs_distinct(g);
+    return g;
+}
+
+}  // namespace ingot::sched

@@ -1,0 +1,231 @@
+// See loops.h.
+#include "schedule/loops.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "schedule/index.h"
+
+namespace ingot::sched {
+
+namespace {
+
+constexpr double kLine = 64;        // bytes of a cache line
+constexpr double kStoreWeight = 2;  // a store also loads its line
+constexpr std::int64_t kShort = 8;  // extents that fill no vector
+constexpr std::int64_t kMostUnrolled = 16;
+
+// An expression of loop variables and what walking along it costs.
+struct Access {
+    Expr offset;
+    double bytes = 0;  // of an element; 0: no memory, only linearity matters
+    double weight = 1;
+    bool load = false;
+    std::size_t phase = 0;
+};
+
+class Arranger {
+  public:
+    Arranger(Draft& draft, Nest& nest, ExprPool& pool) : draft_(draft), nest_(nest), pool_(pool) {
+        collect();
+    }
+
+    void run() {
+        sort(nest_.loops, std::nullopt);
+        for (std::size_t p = 0; p < nest_.phases.size(); ++p) sort(nest_.phases[p].loops, p);
+        merge(nest_.loops, std::nullopt);
+        for (std::size_t p = 0; p < nest_.phases.size(); ++p) merge(nest_.phases[p].loops, p);
+        rename();
+        collect();
+        choose_vector();
+    }
+
+  private:
+    void collect() {
+        accesses_.clear();
+        for (std::size_t p = 0; p < nest_.phases.size(); ++p) {
+            const Phase& phase = nest_.phases[p];
+            for (const Inst& i : phase.insts) {
+                if (i.kind == InstKind::Load)
+                    add(i.offset, element(i.buffer), 1, true, p);
+                else if (i.kind == InstKind::Index || i.kind == InstKind::Bind)
+                    add(i.offset, 0, 0, false, p);
+            }
+            for (const Store& s : phase.stores)
+                add(s.offset, element(s.buffer), kStoreWeight, false, p);
+        }
+    }
+    void add(Expr offset, double bytes, double weight, bool load, std::size_t p) {
+        if (!offset.is_constant()) accesses_.push_back({offset, bytes, weight, load, p});
+    }
+    double element(std::int32_t buffer) const {
+        return bytes(draft_.kernel.buffers[static_cast<std::size_t>(buffer)].dtype);
+    }
+
+    static double magnitude(Expr e) {
+        if (e.is_constant()) return std::abs(static_cast<double>(e.constant()));
+        Range r = e.range();
+        return r.lo > 64 ? static_cast<double>(r.lo) : 1024.0;
+    }
+
+    // Bytes between neighbours along `var`, at most a line; and without that limit.
+    std::pair<double, double> walk(Expr var, std::optional<std::size_t> phase) const {
+        double near = 0, far = 0;
+        for (const Access& a : accesses_) {
+            if ((phase && a.phase != *phase) || a.bytes == 0 || !contains(a.offset, var)) continue;
+            auto linear = linear_in(a.offset, var);
+            double distance = linear ? magnitude(linear->stride) * a.bytes : kLine;
+            near += a.weight * std::min(distance, kLine);
+            far += a.weight * distance;
+        }
+        return {near, far};
+    }
+
+    void sort(std::vector<Loop>& loops, std::optional<std::size_t> phase) {
+        if (loops.size() < 2) return;
+        std::vector<std::pair<std::pair<double, double>, Loop>> keyed;
+        for (const Loop& l : loops) {
+            auto key = walk(l.var, phase);
+            // A variable no memory depends on says nothing: keep it outside.
+            if (key.second == 0) key = {1e30, 1e30};
+            keyed.emplace_back(key, l);
+        }
+        std::stable_sort(keyed.begin(), keyed.end(),
+                         [](const auto& a, const auto& b) { return a.first > b.first; });
+        for (std::size_t i = 0; i < loops.size(); ++i) loops[i] = keyed[i].second;
+    }
+
+    bool walks_like_one(const Loop& outer, const Loop& inner,
+                        std::optional<std::size_t> phase) const {
+        for (const Access& a : accesses_) {
+            if (phase && a.phase != *phase) continue;
+            bool x = contains(a.offset, outer.var), y = contains(a.offset, inner.var);
+            if (!x && !y) continue;
+            if (!x || !y) return false;
+            auto lo = linear_in(a.offset, outer.var), li = linear_in(a.offset, inner.var);
+            if (!lo || !li || !(lo->stride == li->stride * inner.extent)) return false;
+        }
+        return true;
+    }
+
+    // The merged loop runs over the inner variable, which then takes the outer one's values too.
+    void merge(std::vector<Loop>& loops, std::optional<std::size_t> phase) {
+        for (std::size_t i = loops.size(); i-- > 1;) {
+            Loop &outer = loops[i - 1], &inner = loops[i];
+            if (!walks_like_one(outer, inner, phase)) continue;
+            Expr extent = outer.extent * inner.extent;
+            Expr joined = loop_variable(pool_, "m", merged_++, extent);
+            replace(phase, {{outer.var, Expr(0)}, {inner.var, joined}});
+            outer = {joined, extent, LoopKind::Serial};
+            loops.erase(loops.begin() + static_cast<std::ptrdiff_t>(i));
+            collect();
+        }
+    }
+
+    using Replacement = std::vector<std::pair<Expr, Expr>>;
+    void replace(std::optional<std::size_t> phase, const Replacement& with) {
+        auto apply = [&](Expr& e) {
+            if (e.is_constant()) return;
+            e = substitute(e, [&](Expr s) -> std::optional<Expr> {
+                for (const auto& [from, to] : with)
+                    if (from == s) return to;
+                return std::nullopt;
+            });
+        };
+        for (std::size_t p = 0; p < nest_.phases.size(); ++p) {
+            if (phase && p != *phase) continue;
+            for (Inst& i : nest_.phases[p].insts) apply(i.offset);
+            for (Store& s : nest_.phases[p].stores) apply(s.offset);
+        }
+    }
+
+    // Final names say only the position and the extent, so that equal kernels have equal text.
+    void rename() {
+        auto name = [&](std::vector<Loop>& loops, const char* prefix,
+                        std::optional<std::size_t> phase) {
+            Replacement with;
+            for (std::size_t i = 0; i < loops.size(); ++i) {
+                Expr fresh = loop_variable(pool_, prefix, i, loops[i].extent);
+                with.emplace_back(loops[i].var, fresh);
+                loops[i].var = fresh;
+            }
+            if (!with.empty()) replace(phase, with);
+        };
+        name(nest_.loops, "i", std::nullopt);
+        for (std::size_t p = 0; p < nest_.phases.size(); ++p) name(nest_.phases[p].loops, "j", p);
+    }
+
+    // The share of accesses that vectors along `var` load or store whole (or as one number).
+    double smoothness(Expr var, std::optional<std::size_t> phase) const {
+        double good = 0, all = 0;
+        for (const Access& a : accesses_) {
+            if ((phase && a.phase != *phase) || a.bytes == 0) continue;
+            all += a.weight;
+            auto linear = linear_in(a.offset, var);
+            if (linear && (linear->stride.is(1) || linear->stride.is(0))) good += a.weight;
+        }
+        return all == 0 ? 1 : good / all;
+    }
+
+    static bool is_short(Expr extent) { return extent.is_constant() && extent.constant() < kShort; }
+
+    void choose_vector() {
+        double inside = 0;
+        int with_loops = 0;
+        bool inner_short = true;
+        for (std::size_t p = 0; p < nest_.phases.size(); ++p) {
+            const auto& loops = nest_.phases[p].loops;
+            if (loops.empty()) continue;
+            inside += smoothness(loops.back().var, p);
+            inner_short = inner_short && is_short(loops.back().extent);
+            ++with_loops;
+        }
+        double outside = -1;
+        if (!nest_.loops.empty()) {
+            outside = smoothness(nest_.loops.back().var, std::nullopt);
+            if (is_short(nest_.loops.back().extent)) outside -= 0.5;
+        }
+        if (with_loops > 0) {
+            inside /= with_loops;
+            if (inner_short) inside -= 0.5;
+        } else {
+            inside = -2;
+        }
+        if (with_loops == 0 && nest_.loops.empty()) return;
+        if (inside >= outside) {
+            for (Phase& p : nest_.phases)
+                if (!p.loops.empty()) p.loops.back().kind = LoopKind::Vector;
+            return;
+        }
+        nest_.loops.back().kind = LoopKind::Vector;
+        for (Phase& p : nest_.phases) unroll(p);
+    }
+
+    static void unroll(Phase& p) {
+        Expr all = 1;
+        for (const Loop& l : p.loops) all *= l.extent;
+        if (!all.is_constant() || all.constant() > kMostUnrolled) return;
+        for (Loop& l : p.loops) l.kind = LoopKind::Unroll;
+    }
+
+    Draft& draft_;
+    Nest& nest_;
+    ExprPool& pool_;
+    std::vector<Access> accesses_;
+    std::size_t merged_ = 0;
+};
+
+}  // namespace
+
+void arrange_loops(Draft& draft, ExprPool& pool) {
+    for (Nest& n : draft.kernel.nests) Arranger(draft, n, pool).run();
+}
+
+bool vector_inside(const Nest& nest) {
+    for (const Phase& p : nest.phases)
+        for (const Loop& l : p.loops)
+            if (l.kind == LoopKind::Vector) return true;
+    return false;
+}
+
+}  // namespace ingot::sched

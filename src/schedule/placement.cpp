@@ -1,0 +1,254 @@
+// See placement.h.
+#include "schedule/placement.h"
+
+#include <algorithm>
+
+#include "schedule/index.h"
+
+namespace ingot::sched {
+
+namespace {
+
+constexpr int kCheap = 2;          // operations worth repeating rather than storing
+constexpr int kExpandedCheap = 3;  // the same, when each element is needed several times
+constexpr int kMostLoads = 10;     // of one inlined expression
+constexpr int kMostOperations = 300;
+constexpr int kCap = 1 << 20;
+
+int operation_cost(Prim p) {
+    switch (p) {
+        case Prim::Abs:
+        case Prim::Neg:
+        case Prim::Convert:
+        case Prim::Bitcast:
+        case Prim::Real:
+        case Prim::Imag:
+        case Prim::Relu:
+        case Prim::Add:
+        case Prim::Sub:
+        case Prim::Mul:
+        case Prim::Maximum:
+        case Prim::Minimum:
+        case Prim::Select:
+        case Prim::Fma:
+        case Prim::Clamp:
+        case Prim::Eq:
+        case Prim::Ne:
+        case Prim::Lt:
+        case Prim::Le:
+        case Prim::Gt:
+        case Prim::Ge:
+        case Prim::LogicalAnd:
+        case Prim::LogicalOr:
+        case Prim::LogicalNot:
+        case Prim::BitwiseAnd:
+        case Prim::BitwiseOr:
+        case Prim::BitwiseXor:
+        case Prim::BitwiseNot:
+            return 1;
+        case Prim::Div:
+        case Prim::Sqrt:
+        case Prim::Rsqrt:
+        case Prim::Reciprocal:
+            return 4;
+        default:
+            return is_pointwise(p) ? 10 : 0;
+    }
+}
+
+bool is_creation(Prim p) { return kind(p) == PrimKind::Creation; }
+
+// How a value is used.
+struct Use {
+    int readers = 0;        // nodes that read it, through views
+    bool repeated = false;  // an element is read several times by one reader
+    bool random = false;    // read at computed indices
+};
+
+class Placer {
+  public:
+    Placer(const Graph& g, const std::vector<std::int32_t>& output_of)
+        : g_(g), output_of_(output_of), uses_(g.values().size()), loads_(g.values().size(), 0) {
+        p_.home.assign(g.values().size(), Home::Inlined);
+        p_.needs_memory.assign(g.values().size(), false);
+        p_.frozen.assign(g.values().size(), false);
+        p_.cost.assign(g.values().size(), 0);
+    }
+
+    Placement run() {
+        find_frozen();
+        find_uses();
+        for (const Output& o : g_.outputs()) p_.needs_memory[o.value] = true;
+        for (const Output& o : g_.outputs())  // written last, from memory: see legalize.cpp
+            if (o.writes_input >= 0) p_.needs_memory[g_.producer(o.value)->operands[0]] = true;
+        for (const Node& n : g_.nodes())
+            if (!has_loop_form(g_, n))
+                for (ValueId v : n.operands) need_memory(v);
+        for (const Input& in : g_.inputs()) {
+            p_.home[in.value] = Home::Input;
+            loads_[in.value] = 1;
+        }
+        for (const Node& n : g_.nodes()) visit(n);
+        return std::move(p_);
+    }
+
+  private:
+    void find_frozen() {
+        std::vector<bool> written(g_.inputs().size(), false);
+        for (const Output& o : g_.outputs())
+            if (o.writes_input >= 0) written[static_cast<std::size_t>(o.writes_input)] = true;
+        for (std::size_t i = 0; i < g_.inputs().size(); ++i)
+            p_.frozen[g_.inputs()[i].value] = g_.inputs()[i].frozen && !written[i];
+        for (const Node& n : g_.nodes()) {
+            bool effect = kind(n.prim) == PrimKind::Effect || kind(n.prim) == PrimKind::Random;
+            bool frozen = !effect && std::all_of(n.operands.begin(), n.operands.end(),
+                                                 [&](ValueId v) { return p_.frozen[v]; });
+            // Symbolic sizes differ from call to call.
+            for (ValueId v : n.results)
+                for (const Expr& s : g_.type(v).sizes) frozen = frozen && s.is_constant();
+            // An output is given away, so it is computed at each call.
+            for (ValueId v : n.results) frozen = frozen && output_of_[v] < 0;
+            for (ValueId v : n.results) p_.frozen[v] = frozen;
+        }
+    }
+
+    void find_uses() {
+        for (const Output& o : g_.outputs()) ++uses_[o.value].readers;
+        for (std::size_t i = g_.nodes().size(); i-- > 0;) {
+            const Node& n = g_.nodes()[i];
+            for (std::size_t k = 0; k < n.operands.size(); ++k) {
+                bool again =
+                    std::find(n.operands.begin(),
+                              n.operands.begin() + static_cast<std::ptrdiff_t>(k),
+                              n.operands[k]) != n.operands.begin() + static_cast<std::ptrdiff_t>(k);
+                add_use(n, k, again);
+            }
+        }
+    }
+
+    void add_use(const Node& n, std::size_t k, bool again) {
+        Use& use = uses_[n.operands[k]];
+        if (is_movement(n.prim)) {
+            const Use& result = uses_[n.results[0]];
+            use.readers += result.readers;
+            use.repeated = use.repeated || result.repeated || n.prim == Prim::Window ||
+                           n.prim == Prim::AsStrided ||
+                           (n.prim == Prim::Broadcast &&
+                            !(g_.type(n.operands[k]).numel() == g_.type(n.results[0]).numel()));
+            use.random = use.random || result.random;
+            return;
+        }
+        if (!again) ++use.readers;
+        if ((n.prim == Prim::Take || n.prim == Prim::Gather) && k == 0) use.random = true;
+    }
+
+    // `v` is read by a step outside: memory for it, or for what it is a strided view of.
+    void need_memory(ValueId v) {
+        auto view = strided_view(
+            g_, v, [&](ValueId at) { return output_of_[at] >= 0; },
+            [&](ValueId at) { return buffer_strides(g_, at, output_of_); });
+        p_.needs_memory[view ? view->source : v] = true;
+    }
+
+    void visit(const Node& n) {
+        if (!has_loop_form(g_, n)) {
+            for (ValueId v : n.results) {
+                p_.home[v] = Home::Extern;
+                loads_[v] = 1;
+            }
+            for (ValueId v : n.operands) thaw(n, v);
+            return;
+        }
+        ValueId v = n.results[0];
+        int cost = operation_cost(n.prim), loads = 0;
+        if (n.prim == Prim::Constant && !g_.type(v).numel().is(1)) loads = 1;
+        if (n.prim == Prim::Take || n.prim == Prim::Gather) cost += 6;
+        for (std::size_t k = 0; k < n.operands.size(); ++k) {
+            thaw(n, n.operands[k]);
+            if (k > 0 && n.operands[k] == n.operands[k - 1]) continue;
+            bool inlined = p_.home[n.operands[k]] == Home::Inlined;
+            cost = std::min(cost + (inlined ? p_.cost[n.operands[k]] : 0), kCap);
+            loads = std::min(loads + loads_[n.operands[k]], kCap);
+        }
+        p_.cost[v] = cost;
+        loads_[v] = loads;
+        if (is_reduction(n.prim) || wants_anchor(n, v)) anchor(v);
+    }
+
+    bool wants_anchor(const Node& n, ValueId v) const {
+        if (p_.needs_memory[v]) return true;
+        const Use& use = uses_[v];
+        int cost = p_.cost[v], loads = loads_[v];
+        // A view adds nothing to its source, which has been asked already; a concatenation is as
+        // good as its parts unless it is read at random.
+        if (is_movement(n.prim) || is_creation(n.prim)) return loads > kMostLoads;
+        if (loads > kMostLoads || cost > kMostOperations) return true;
+        if (use.readers > 1 && !(cost <= kCheap && loads <= 1)) return true;
+        if (use.repeated && (cost > kExpandedCheap || loads > 2)) return true;
+        return use.random && cost > 1;
+    }
+
+    // What a frozen computation hands to the rest is computed once.
+    void thaw(const Node& n, ValueId operand) {
+        if (p_.frozen[operand] && !p_.frozen[n.results.empty() ? operand : n.results[0]] &&
+            p_.home[operand] == Home::Inlined && p_.cost[operand] > 0 && loads_[operand] > 0)
+            anchor(operand);
+    }
+
+    void anchor(ValueId v) {
+        p_.home[v] = Home::Anchored;
+        loads_[v] = 1;
+    }
+
+    const Graph& g_;
+    const std::vector<std::int32_t>& output_of_;
+    Placement p_;
+    std::vector<Use> uses_;
+    std::vector<int> loads_;
+};
+
+}  // namespace
+
+bool has_loop_form(const Graph& g, const Node& n) {
+    switch (kind(n.prim)) {
+        case PrimKind::Pointwise:
+        case PrimKind::Reduction:
+            // Complex products and extrema have no accumulator; var and norm2 of reals are gone.
+            return !(is_reduction(n.prim) &&
+                     (n.prim == Prim::Var || n.prim == Prim::Norm2 ||
+                      (is_complex(g.type(n.operands[0]).dtype) && n.prim != Prim::Sum)));
+        case PrimKind::Creation:
+            return true;
+        case PrimKind::Movement:
+            if (n.prim != Prim::UpdateStrided) return true;
+            return sources(g, n, domain_variables(g.pool(), "v", g.type(n.results[0]).sizes))
+                .has_value();
+        case PrimKind::Indexing:
+            return n.prim == Prim::Take || n.prim == Prim::Gather;
+        case PrimKind::Complex:
+            return n.prim != Prim::ViewBits;
+        default:
+            return false;
+    }
+}
+
+Sizes buffer_strides(const Graph& g, ValueId value, const std::vector<std::int32_t>& output_of) {
+    const Value& v = g.values()[value];
+    if (v.producer == kNone) return g.inputs()[v.position].strides;
+    if (output_of[value] >= 0)
+        return g.outputs()[static_cast<std::size_t>(output_of[value])].strides;
+    return contiguous_strides(v.type.sizes);
+}
+
+std::vector<std::int32_t> output_index(const Graph& g) {
+    std::vector<std::int32_t> index(g.values().size(), -1);
+    for (std::size_t i = 0; i < g.outputs().size(); ++i)
+        index[g.outputs()[i].value] = static_cast<std::int32_t>(i);
+    return index;
+}
+
+Placement place(const Graph& graph, const std::vector<std::int32_t>& output_of) {
+    return Placer(graph, output_of).run();
+}
+
+}  // namespace ingot::sched

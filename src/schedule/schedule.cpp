@@ -1,0 +1,236 @@
+// Assembles the plan: buffers for values, groups in order as kernels and extern steps, equal
+// kernels once. See schedule.h for the flow.
+#include "schedule/schedule.h"
+
+#include <algorithm>
+#include <queue>
+#include <unordered_map>
+
+#include "schedule/emit.h"
+#include "schedule/index.h"
+#include "schedule/kernel_key.h"
+#include "schedule/legalize.h"
+#include "schedule/loops.h"
+#include "schedule/memory.h"
+
+namespace ingot {
+
+using namespace sched;
+
+namespace {
+
+class Scheduler {
+  public:
+    Scheduler(const Graph& g, const ScheduleOptions& options)
+        : g_(g),
+          options_(options),
+          output_of_(output_index(g)),
+          placement_(place(g, output_of_)),
+          fusion_(fuse(g, placement_, output_of_, options)),
+          buffer_of_(g.values().size(), -1),
+          context_{g_, placement_, fusion_, output_of_} {}
+
+    Plan run() {
+        plan_.pool = g_.shared_pool();
+        plan_.guards = g_.guards();
+        for (const Input& in : g_.inputs()) {
+            plan_.input_buffers.push_back(buffer(in.value));
+            plan_.frozen_inputs.push_back(placement_.frozen[in.value]);
+        }
+        for (std::uint32_t group : order()) {
+            const Group& gr = fusion_.groups[group];
+            Step step = gr.is_extern ? extern_step(gr) : Step(kernel_step(group));
+            (gr.frozen ? plan_.frozen_steps : plan_.steps).push_back(std::move(step));
+        }
+        for (const Output& o : g_.outputs()) plan_.output_buffers.push_back(buffer(o.value));
+        plan_memory(plan_);
+        return std::move(plan_);
+    }
+
+  private:
+    // Groups after all they need; among those ready, the earliest in the program. Groups that write
+    // inputs come last, in the order of the outputs.
+    std::vector<std::uint32_t> order() const {
+        const auto& groups = fusion_.groups;
+        std::vector<int> waiting(groups.size(), 0);
+        std::vector<std::vector<std::uint32_t>> users(groups.size());
+        for (std::uint32_t i = 0; i < groups.size(); ++i) {
+            auto needs = groups[i].needs;
+            std::sort(needs.begin(), needs.end());
+            needs.erase(std::unique(needs.begin(), needs.end()), needs.end());
+            for (std::uint32_t n : needs) users[n].push_back(i);
+            waiting[i] = static_cast<int>(needs.size());
+        }
+        using Key = std::tuple<bool, bool, NodeId, std::uint32_t>;
+        std::priority_queue<Key, std::vector<Key>, std::greater<>> ready;
+        auto push = [&](std::uint32_t i) {
+            ready.push({!groups[i].frozen, writes_input(groups[i]), groups[i].node, i});
+        };
+        for (std::uint32_t i = 0; i < groups.size(); ++i)
+            if (waiting[i] == 0) push(i);
+        std::vector<std::uint32_t> sorted, last;
+        while (!ready.empty()) {
+            auto [warm, writes, node, i] = ready.top();
+            ready.pop();
+            (writes ? last : sorted).push_back(i);
+            for (std::uint32_t user : users[i])
+                if (--waiting[user] == 0) push(user);
+        }
+        sorted.insert(sorted.end(), last.begin(), last.end());
+        check(sorted.size() == groups.size(), "fusion has made a cycle");
+        return sorted;
+    }
+
+    bool writes_input(const Group& group) const {
+        return std::any_of(group.anchors.begin(), group.anchors.end(), [&](std::uint32_t a) {
+            std::int32_t o = output_of_[fusion_.anchors[a].target];
+            return o >= 0 && g_.outputs()[static_cast<std::size_t>(o)].writes_input >= 0;
+        });
+    }
+
+    // --- buffers ---
+
+    static Expr extent_bytes(const Type& t, const Sizes& strides) {
+        Expr elements = 1;
+        for (std::size_t i = 0; i < strides.size(); ++i) {
+            if (t.sizes[i].is(0)) return 0;
+            elements += (t.sizes[i] - Expr(1)) * strides[i];
+        }
+        return elements * Expr(bytes(t.dtype));
+    }
+
+    std::int32_t buffer(ValueId v) {
+        if (buffer_of_[v] >= 0) return buffer_of_[v];
+        std::int32_t o = output_of_[v];
+        if (o >= 0) {
+            std::int32_t input = g_.outputs()[static_cast<std::size_t>(o)].writes_input;
+            if (input >= 0)
+                return buffer_of_[v] = buffer(g_.inputs()[static_cast<std::size_t>(input)].value);
+        }
+        Buffer b;
+        b.type = g_.type(v);
+        b.strides = buffer_strides(g_, v, output_of_);
+        b.bytes = extent_bytes(b.type, b.strides);
+        const Node* n = g_.producer(v);
+        if (n == nullptr) {
+            b.place = BufferPlace::Input;
+            b.index = static_cast<std::int32_t>(g_.values()[v].position);
+        } else if (n->prim == Prim::Constant && placement_.home[v] == Home::Inlined) {
+            using Data = std::shared_ptr<const std::vector<std::uint8_t>>;
+            b.place = BufferPlace::Constant;
+            b.data = n->attrs.get<Data>("data");
+        } else if (n->prim == Prim::ExternCall) {
+            b.place = BufferPlace::Extern;
+            b.index = o;
+        } else if (o >= 0) {
+            b.place = BufferPlace::Output;
+            b.index = o;
+        } else {
+            b.place = placement_.frozen[v] ? BufferPlace::Frozen : BufferPlace::Arena;
+        }
+        return buffer_of_[v] = add(std::move(b));
+    }
+
+    std::int32_t add(Buffer b) {
+        plan_.buffers.push_back(std::move(b));
+        return static_cast<std::int32_t>(plan_.buffers.size() - 1);
+    }
+
+    // The buffer an extern step reads `v` from: its own, or a view of what it is a view of.
+    std::int32_t operand_buffer(ValueId v) {
+        if (placement_.home[v] != Home::Inlined) return buffer(v);
+        if (buffer_of_[v] >= 0) return buffer_of_[v];
+        auto view = strided_view(
+            g_, v, [&](ValueId at) { return placement_.home[at] != Home::Inlined; },
+            [&](ValueId at) { return buffer_strides(g_, at, output_of_); });
+        check(view.has_value(), "an extern step's operand is no strided view");
+        std::int32_t base = buffer(view->source);
+        if (view->source == v) return base;
+        Buffer b;
+        b.type = g_.type(v);
+        b.strides = view->strides;
+        b.place = plan_.buffers[static_cast<std::size_t>(base)].place;
+        b.index = plan_.buffers[static_cast<std::size_t>(base)].index;
+        b.base = base;
+        b.offset = view->offset * Expr(bytes(b.type.dtype));
+        b.bytes = extent_bytes(b.type, b.strides);
+        return buffer_of_[v] = add(std::move(b));
+    }
+
+    // --- steps ---
+
+    ExternStep extern_step(const Group& group) {
+        const Node& n = g_.node(group.node);
+        ExternStep s;
+        s.prim = n.prim;
+        s.attrs = n.attrs;
+        if (n.prim == Prim::ExternCall) {
+            s.callee = n.attrs.get<std::string>("callee");
+            s.index = n.attrs.get<std::int64_t>("index");
+        }
+        for (ValueId v : n.operands) s.inputs.push_back(operand_buffer(v));
+        for (ValueId v : n.results) s.outputs.push_back(buffer(v));
+        return s;
+    }
+
+    KernelStep kernel_step(std::uint32_t group) {
+        Draft draft = emit_nest(context_, group, false);
+        bool phases = draft.kernel.nests[0].phases.size() > 1;
+        arrange_loops(draft, g_.pool());
+        if (phases && vector_inside(draft.kernel.nests[0])) {
+            draft = emit_nest(context_, group, true);
+            arrange_loops(draft, g_.pool());
+        }
+        KernelStep step;
+        step.sizes = draft.kernel.sizes;
+        for (ValueId v : draft.values) step.buffers.push_back(buffer(v));
+        step.kernel = kernel(std::move(draft.kernel), group);
+        return step;
+    }
+
+    std::int32_t kernel(Kernel k, std::uint32_t group) {
+        auto [it, fresh] =
+            kernels_.try_emplace(kernel_key(k), static_cast<std::int32_t>(plan_.kernels.size()));
+        if (fresh) {
+            k.name = readable_name(group);
+            plan_.kernels.push_back(std::move(k));
+        }
+        return it->second;
+    }
+
+    // The prims of the group's anchors, a few of them.
+    std::string readable_name(std::uint32_t group) const {
+        std::string text;
+        int words = 0;
+        NodeId before = kNone;
+        for (std::uint32_t id : fusion_.groups[group].anchors) {
+            const Anchor& a = fusion_.anchors[id];
+            if (a.node == before) continue;
+            before = a.node;
+            const Node& n = g_.node(a.node);
+            if (++words > 4) break;
+            if (!text.empty()) text += "_";
+            text += name(n.prim);
+        }
+        return text;
+    }
+
+    const Graph& g_;
+    const ScheduleOptions& options_;
+    std::vector<std::int32_t> output_of_;
+    Placement placement_;
+    Fusion fusion_;
+    std::vector<std::int32_t> buffer_of_;  // by value
+    EmitContext context_;
+    Plan plan_;
+    std::unordered_map<std::string, std::int32_t> kernels_;  // by key
+};
+
+}  // namespace
+
+Plan schedule(const Graph& graph, const ScheduleOptions& options) {
+    Graph legal = legalize(graph, options.cores);
+    return Scheduler(legal, options).run();
+}
+
+}  // namespace ingot

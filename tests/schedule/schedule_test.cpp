@@ -1,0 +1,118 @@
+// The shape of plans: what is fused, what is stored, which loops are made.
+#include "schedule/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "schedule/graphs.h"
+#include "schedule/plan_text.h"
+
+namespace ingot {
+namespace {
+
+using namespace testing;
+
+TEST(Schedule, PointwiseChainIsOneKernelWithOneLoop) {
+    Graph g;
+    ValueId x = input(g, {1024, 1024});
+    ValueId s = g.emit(Prim::Sin, {x});
+    output(g, g.emit(Prim::Add, {g.emit(Prim::Mul, {s, s}), x}));
+    Plan p = schedule(g);
+    ASSERT_EQ(p.steps.size(), 1u) << to_string(p);
+    const Nest& n = p.kernels[0].nests.at(0);
+    ASSERT_EQ(n.loops.size(), 1u) << to_string(p);
+    EXPECT_TRUE(n.loops[0].extent.is(1 << 20));
+    EXPECT_EQ(n.loops[0].kind, LoopKind::Vector);
+    EXPECT_EQ(p.kernels[0].buffers.size(), 2u);
+}
+
+TEST(Schedule, SoftmaxIsOneNestOfThreePhasesWithAScratchRow) {
+    Graph g;
+    output(g, softmax(g, input(g, {8, 12, 128, 128}), 3));
+    Plan p = schedule(g);
+    ASSERT_EQ(p.steps.size(), 1u) << to_string(p);
+    const Nest& n = p.kernels[0].nests.at(0);
+    EXPECT_EQ(n.phases.size(), 3u) << to_string(p);
+    EXPECT_EQ(n.loops.size(), 1u) << to_string(p);
+    ASSERT_EQ(p.kernels[0].buffers.size(), 3u) << to_string(p);
+    EXPECT_EQ(p.kernels[0].buffers[2].scope, BufferScope::Scratch);
+    EXPECT_EQ(n.phases[1].loops.at(0).kind, LoopKind::Vector);
+}
+
+TEST(Schedule, LayerNormWithResidualIsOneKernelThatStoresBoth) {
+    Graph g;
+    ValueId a = input(g, {4, 128, 768}), b = input(g, {4, 128, 768});
+    ValueId w = input(g, {768}), bias = input(g, {768});
+    ValueId x = g.emit(Prim::Add, {a, b});
+    output(g, x);
+    output(g, layer_norm(g, x, w, bias));
+    Plan p = schedule(g);
+    ASSERT_EQ(p.steps.size(), 1u) << to_string(p);
+    EXPECT_EQ(p.kernels[0].nests[0].phases.size(), 3u) << to_string(p);
+    EXPECT_TRUE(p.kernels[0].nests[0].loops.at(0).extent.is(512)) << to_string(p);
+}
+
+TEST(Schedule, EqualLayersAreCompiledOnce) {
+    Graph g;
+    ValueId x = input(g, {128, 256});
+    for (int i = 0; i < 12; ++i) {
+        ValueId w = input(g, {256, 256}, DType::F32, true);
+        x = softmax(g, g.emit(Prim::Matmul, {x, w}), 1);
+    }
+    output(g, x);
+    Plan p = schedule(g);
+    EXPECT_EQ(p.steps.size(), 24u);
+    EXPECT_EQ(p.kernels.size(), 1u) << to_string(p);
+}
+
+TEST(Schedule, FrozenComputationsAreFrozenSteps) {
+    Graph g;
+    ValueId x = input(g, {16, 32});
+    ValueId w = input(g, {32, 8}, DType::F32, true);
+    output(g, g.emit(Prim::Matmul, {x, g.emit(Prim::Exp, {w})}));
+    Plan p = schedule(g);
+    EXPECT_EQ(p.frozen_steps.size(), 1u) << to_string(p);
+    EXPECT_EQ(p.steps.size(), 1u) << to_string(p);
+}
+
+TEST(Schedule, ViewsOfOperandsAreNoSteps) {
+    Graph g;
+    ValueId x = input(g, {2, 128, 768});
+    ValueId r = g.emit(Prim::Reshape, {x}, {{"sizes", Sizes{2, 128, 12, 64}}});
+    ValueId q = g.emit(Prim::Permute, {r}, {{"dims", Ints{0, 2, 1, 3}}});
+    q = g.emit(Prim::Reshape, {q}, {{"sizes", Sizes{24, 128, 64}}});
+    q = g.emit(
+        Prim::Slice, {q},
+        {{"starts", Sizes{0, 0, 0}}, {"ends", Sizes{12, 128, 64}}, {"steps", Ints{1, 1, 1}}});
+    ValueId k = g.emit(Prim::Permute, {q}, {{"dims", Ints{0, 2, 1}}});
+    output(g, g.emit(Prim::Matmul, {q, k}));
+    Plan p = schedule(g);
+    EXPECT_EQ(p.steps.size(), 1u) << to_string(p);
+}
+
+TEST(Schedule, ConcatenationIsWrittenByItsParts) {
+    Graph g;
+    ValueId a = input(g, {64, 100}), b = input(g, {64, 28});
+    ValueId c = g.emit(Prim::Concat, {g.emit(Prim::Exp, {a}), b}, {{"dim", std::int64_t{1}}});
+    output(g, c);
+    Plan p = schedule(g);
+    for (const Kernel& k : p.kernels)
+        for (const Phase& ph : k.nests.at(0).phases)
+            for (const Inst& i : ph.insts) EXPECT_NE(i.prim, Prim::Select) << to_string(p);
+}
+
+TEST(Schedule, InputsGivenBackAreCopied) {
+    Graph g;
+    ValueId x = input(g, {16});
+    output(g, x);
+    output(g, x);
+    g.add_output(g.emit(Prim::Neg, {x}), {1}, 0);
+    Plan p = schedule(g);
+    EXPECT_NE(p.output_buffers[0], p.output_buffers[1]);
+    EXPECT_NE(p.output_buffers[0], p.input_buffers[0]);
+    EXPECT_EQ(p.output_buffers[2], p.input_buffers[0]) << to_string(p);
+}
+
+}  // namespace
+}  // namespace ingot
