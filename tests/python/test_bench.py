@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ingot.bench import __main__ as cli
-from ingot.bench import demo, driver, models, report
+from ingot.bench import demo, driver, limits, models, report
 
 
 def test_error_is_relative_to_the_largest_element():
@@ -99,3 +99,18 @@ def test_geometric_mean_over_the_best():
     records = [record(eager=1.0, inductor=2.0, ingot=4.0), record(eager=1.0, inductor=0.5, ingot=8)]
     assert report.geometric_mean(records, "ingot", ["eager", "inductor"]) == pytest.approx(4.0)
     assert report.geometric_mean(records, "openvino", ["eager"]) is None
+
+
+def test_limits_of_the_machine_and_their_line():
+    machine = limits.Machine()
+    assert 1e8 < machine.copy_bandwidth() < 1e13
+    peak = machine.fma_peak()
+    assert peak is None or 1e9 < peak < 1e14
+    row = {"name": "softmax", "unit": "GB/s", "value": 30.0, "eager": 10.0, "limit": 40.0}
+    line = limits.show(row | {"share": 0.75})
+    assert "softmax" in line and "75% of the limit" in line and "30.00" in line
+
+
+def test_call_cost_measures_the_program_alone():
+    alone, guarded = limits.call_cost(calls=200, seconds=0.05)
+    assert 0 < alone["value"] < guarded["value"]
