@@ -385,6 +385,10 @@ class Fuser {
                 if (u.group != candidate) continue;
                 for (const Read& theirs : u.reads) {
                     if (theirs.value != r.value) continue;
+                    if (a.vars == u.vars && r.index == theirs.index) {
+                        equate_all(solver, a, u);
+                        return true;
+                    }
                     DimSolver attempt = solver;
                     DimSolver into(u.vars, u.extents);
                     bool ok = true;
@@ -407,6 +411,12 @@ class Fuser {
                 }
             }
         return false;
+    }
+
+    // The same domain: variables are named by position and extent.
+    static void equate_all(DimSolver& solver, const Anchor& a, const Anchor& u) {
+        for (std::size_t d = 0; d < a.vars.size(); ++d)
+            check(solver.equate(a.vars[d], u.map[d], a.extents[d]), "equal domains differ");
     }
 
     // Variables that `a` reduces over become inner ones, and all others that it uses must be as the

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 namespace ingot::sched {
 
@@ -41,14 +42,23 @@ ValueId broadcast_back(Graph& g, ValueId v, const Sizes& sizes, const Ints& dims
     return g.emit(Prim::Broadcast, {v}, {{"sizes", sizes}, {"dims", kept}});
 }
 
-ValueId variance(Graph& g, const Node& n, ValueId operand) {
+// Sums already there, so that a variance shares its mean's.
+using Sums = std::map<std::pair<ValueId, Ints>, ValueId>;
+
+ValueId sum_over(Graph& g, Sums& sums, ValueId x, const Ints& dims) {
+    auto [it, fresh] = sums.try_emplace({x, dims}, kNone);
+    if (fresh) it->second = g.emit(Prim::Sum, {x}, {{"dims", dims}});
+    return it->second;
+}
+
+ValueId variance(Graph& g, Sums& sums, const Node& n, ValueId operand) {
     const Ints dims = n.attrs.get<Ints>("dims");
     DType dtype = g.type(operand).dtype;
     ValueId x = convert(g, operand, compute_type(dtype));
     const Sizes sizes = g.type(x).sizes;
     Expr count = 1;
     for (std::int64_t d : dims) count *= sizes[static_cast<std::size_t>(d)];
-    ValueId sum = g.emit(Prim::Sum, {x}, {{"dims", dims}});
+    ValueId sum = sum_over(g, sums, x, dims);
     ValueId mean = g.emit(Prim::Div, {sum, size_like(g, sum, count)});
     ValueId away = g.emit(Prim::Sub, {x, broadcast_back(g, mean, sizes, dims)});
     ValueId squares = g.emit(Prim::Sum, {g.emit(Prim::Mul, {away, away})}, {{"dims", dims}});
@@ -224,13 +234,13 @@ std::vector<bool> live_nodes(const Graph& g) {
 }
 
 void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<int>& uses,
-                   int cores) {
+                   int cores, Sums& sums) {
     const Node& n = old.node(id);
     Graph& g = r.out();
     switch (n.prim) {
         case Prim::Var:
             if (is_complex(old.type(n.operands[0]).dtype)) break;
-            r.map(n.results[0], variance(g, n, r(n.operands[0])));
+            r.map(n.results[0], variance(g, sums, n, r(n.operands[0])));
             return;
         case Prim::Norm2:
             if (is_complex(old.type(n.operands[0]).dtype)) break;
@@ -243,6 +253,10 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
             if (!is_reduction(n.prim)) break;
             if (auto v = two_stages(g, n, r(n.operands[0]), old.type(n.results[0]).sizes, cores)) {
                 r.map(n.results[0], *v);
+                return;
+            }
+            if (n.prim == Prim::Sum) {
+                r.map(n.results[0], sum_over(g, sums, r(n.operands[0]), n.attrs.get<Ints>("dims")));
                 return;
             }
     }
@@ -272,8 +286,9 @@ Graph legalize(const Graph& graph, int cores) {
     std::vector<int> uses = use_counts(graph);
     std::vector<bool> live = live_nodes(graph);
     Rewriter r(graph);
+    Sums sums;
     for (NodeId id = 0; id < graph.nodes().size(); ++id)
-        if (live[id]) legalize_node(r, graph, id, uses, cores);
+        if (live[id]) legalize_node(r, graph, id, uses, cores, sums);
     Graph g = r.finish();
     make_outputs_distinct(g);
     return g;

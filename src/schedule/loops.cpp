@@ -11,6 +11,7 @@ namespace ingot::sched {
 namespace {
 
 constexpr double kLine = 64;        // bytes of a cache line
+constexpr double kUneven = 8;       // a digit of the variable: moves now and then
 constexpr double kStoreWeight = 2;  // a store also loads its line
 constexpr std::int64_t kShort = 8;  // extents that fill no vector
 constexpr std::int64_t kMostUnrolled = 16;
@@ -74,25 +75,34 @@ class Arranger {
         for (const Access& a : accesses_) {
             if ((phase && a.phase != *phase) || a.bytes == 0 || !contains(a.offset, var)) continue;
             auto linear = linear_in(a.offset, var);
-            double distance = linear ? magnitude(linear->stride) * a.bytes : kLine;
+            double distance = linear ? magnitude(linear->stride) * a.bytes : kUneven;
             near += a.weight * std::min(distance, kLine);
             far += a.weight * distance;
         }
         return {near, far};
     }
 
+    // Far strides outside; the variable with the nearest neighbours goes inside.
     void sort(std::vector<Loop>& loops, std::optional<std::size_t> phase) {
         if (loops.size() < 2) return;
-        std::vector<std::pair<std::pair<double, double>, Loop>> keyed;
+        struct Keyed {
+            double near, far;
+            Loop loop;
+        };
+        std::vector<Keyed> keyed;
         for (const Loop& l : loops) {
-            auto key = walk(l.var, phase);
+            auto [near, far] = walk(l.var, phase);
             // A variable no memory depends on says nothing: keep it outside.
-            if (key.second == 0) key = {1e30, 1e30};
-            keyed.emplace_back(key, l);
+            if (far == 0) near = far = 1e30;
+            keyed.push_back({near, far, l});
         }
         std::stable_sort(keyed.begin(), keyed.end(),
-                         [](const auto& a, const auto& b) { return a.first > b.first; });
-        for (std::size_t i = 0; i < loops.size(); ++i) loops[i] = keyed[i].second;
+                         [](const Keyed& a, const Keyed& b) { return a.far > b.far; });
+        auto nearest =
+            std::min_element(keyed.rbegin(), keyed.rend(),
+                             [](const Keyed& a, const Keyed& b) { return a.near < b.near; });
+        std::rotate(nearest.base() - 1, nearest.base(), keyed.end());
+        for (std::size_t i = 0; i < loops.size(); ++i) loops[i] = keyed[i].loop;
     }
 
     bool walks_like_one(const Loop& outer, const Loop& inner,

@@ -1,0 +1,202 @@
+// Plans compute what the reference evaluator computes: written and random graphs, both orders of
+// outer points.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ir/parse.h"
+#include "ir/print.h"
+#include "ir/random_graph.h"
+#include "schedule/graphs.h"
+#include "schedule/plan_text.h"
+#include "schedule/run_plan.h"
+#include "schedule/schedule.h"
+
+namespace ingot {
+namespace {
+
+using namespace testing;
+
+// Numbers of all magnitudes near 1; indices stay small.
+Tensor random_tensor(DType t, const Ints& sizes, std::mt19937_64& random) {
+    Tensor x(t, sizes);
+    for (std::int64_t i = 0; i < x.numel(); ++i) {
+        auto k = static_cast<std::int64_t>(random() % 41) - 20;
+        Num n;
+        n.i = is_unsigned_int(t) || t == DType::Bool ? k & 1 : k % 3;
+        n.re = static_cast<double>(k) / 8;
+        n.im = static_cast<double>(random() % 9) / 4;
+        x.set(i, n);
+    }
+    return x;
+}
+
+double tolerance(DType t) {
+    return t == DType::F64 ? 1e-11 : t == DType::F32 || t == DType::C64 ? 2e-5 : 2e-2;
+}
+
+void expect_close(const Tensor& a, const Tensor& b, const std::string& about) {
+    ASSERT_EQ(a.dtype, b.dtype) << about;
+    ASSERT_EQ(a.sizes, b.sizes) << about;
+    for (std::int64_t i = 0; i < a.numel(); ++i) {
+        Num x = a.get(i), y = b.get(i);
+        if (is_integral(a.dtype)) {
+            ASSERT_EQ(x.i, y.i) << "element " << i << "\n" << about;
+            continue;
+        }
+        for (auto [p, q] : {std::pair{x.re, y.re}, std::pair{x.im, y.im}}) {
+            if (std::isnan(p) && std::isnan(q)) continue;
+            if (p == q) continue;
+            double scale = std::max({1.0, std::abs(p), std::abs(q)});
+            ASSERT_LE(std::abs(p - q), tolerance(a.dtype) * scale)
+                << "element " << i << ": " << p << " and " << q << "\n"
+                << about;
+        }
+    }
+}
+
+// Schedules and runs `g` on random inputs and compares with the reference; returns the plan.
+Plan verify(const Graph& g, std::uint64_t seed = 1, std::int64_t symbol = 5) {
+    std::mt19937_64 random(seed);
+    SymbolValues symbols = [&](Expr) { return symbol; };
+    std::vector<Tensor> inputs;
+    for (const Input& in : g.inputs()) {
+        Ints sizes;
+        for (Expr e : g.type(in.value).sizes) sizes.push_back(evaluate(e, symbols));
+        inputs.push_back(random_tensor(g.type(in.value).dtype, sizes, random));
+    }
+    std::vector<Tensor> expected = evaluate(g, inputs, symbols);
+    Plan plan = schedule(g);
+    std::string about = to_string(g) + to_string(plan);
+    for (PointOrder order : {PointOrder::Forwards, PointOrder::Backwards}) {
+        std::vector<Tensor> got = PlanRunner(plan, symbols, order).run(inputs);
+        EXPECT_EQ(got.size(), expected.size());
+        for (std::size_t i = 0; i < got.size() && !::testing::Test::HasFailure(); ++i)
+            expect_close(got[i], expected[i], about);
+    }
+    return plan;
+}
+
+TEST(ScheduleOracle, RandomGraphs) {
+    for (std::uint64_t seed = 0; seed < 400 && !HasFailure(); ++seed) {
+        Graph g = RandomGraph(seed, seed % 2 == 0).make(8 + static_cast<int>(seed % 40));
+        SCOPED_TRACE(seed);
+        try {
+            verify(g, seed);
+        } catch (const Error& e) {
+            ADD_FAILURE() << e.what() << "\n" << to_string(g);
+        }
+    }
+}
+
+TEST(ScheduleOracle, SoftmaxAlongEveryDim) {
+    for (std::int64_t dim = 0; dim < 3; ++dim) {
+        Graph g;
+        output(g, softmax(g, input(g, {3, 17, 20}), dim));
+        Plan p = verify(g);
+        EXPECT_EQ(p.steps.size(), 1u) << to_string(p);
+    }
+}
+
+TEST(ScheduleOracle, LayerNorm) {
+    Graph g;
+    ValueId x = input(g, {4, 6, 32}), b = input(g, {4, 6, 32});
+    ValueId sum = g.emit(Prim::Add, {x, b});
+    output(g, layer_norm(g, sum, input(g, {32}), input(g, {32})));
+    output(g, sum);
+    EXPECT_EQ(verify(g).steps.size(), 1u);
+}
+
+TEST(ScheduleOracle, SoftmaxInBfloat) {
+    Graph g;
+    output(g, softmax(g, input(g, {8, 40}, DType::BF16), 1));
+    verify(g);
+}
+
+TEST(ScheduleOracle, GroupNorm) {
+    Graph g;
+    ValueId x = input(g, {2, 12, 5, 4});
+    ValueId r = g.emit(Prim::Reshape, {x}, {{"sizes", Sizes{2, 3, 80}}});
+    ValueId mean = g.emit(Prim::Sum, {r}, {{"dims", Ints{2}}});
+    mean = g.emit(Prim::Div, {mean, full(g, mean, 80)});
+    ValueId var = g.emit(Prim::Var, {r}, {{"dims", Ints{2}}, {"correction", 0.0}});
+    ValueId y = g.emit(Prim::Sub, {r, repeat(g, mean, {2, 3, 80}, {2})});
+    ValueId s = g.emit(Prim::Rsqrt, {g.emit(Prim::Add, {var, full(g, var, 1e-5)})});
+    y = g.emit(Prim::Mul, {y, repeat(g, s, {2, 3, 80}, {2})});
+    y = g.emit(Prim::Reshape, {y}, {{"sizes", Sizes{2, 12, 5, 4}}});
+    output(g, g.emit(Prim::Mul, {y, repeat(g, input(g, {12}), {2, 12, 5, 4}, {0, 2, 3})}));
+    Plan p = verify(g);
+    EXPECT_EQ(p.steps.size(), 1u) << to_string(p);
+}
+
+TEST(ScheduleOracle, MaxPoolWithIndices) {
+    Graph g;
+    NodeId n = g.add(Prim::MaxPoolIndices, {input(g, {2, 3, 9, 8})},
+                     {{"kernel", Ints{3, 2}},
+                      {"stride", Ints{2, 2}},
+                      {"padding", Ints{1, 0}},
+                      {"dilation", Ints{1, 1}},
+                      {"ceil", true}});
+    output(g, g.node(n).results[0]);
+    output(g, g.node(n).results[1]);
+    verify(g);
+}
+
+TEST(ScheduleOracle, EmbeddingAndGather) {
+    Graph g;
+    ValueId table = input(g, {5, 8}, DType::F32, true), ids = input(g, {4, 6}, DType::I64);
+    output(g, g.emit(Prim::Take, {table, ids}, {{"dims", Ints{0}}}));
+    ValueId cube = input(g, {3, 4, 7}), i = input(g, {2, 3}, DType::I64);
+    output(g, g.emit(Prim::Take, {cube, i, i}, {{"dims", Ints{0, 2}}}));
+    output(g, g.emit(Prim::Take, {cube, i}, {{"dims", Ints{1}}}));
+    ValueId which = g.emit(Prim::Abs, {input(g, {3, 4, 2}, DType::I64)});
+    output(g, g.emit(Prim::Gather, {g.emit(Prim::Exp, {cube}), which}, {{"dim", std::int64_t{2}}}));
+    verify(g);
+}
+
+TEST(ScheduleOracle, LargeReductionInTwoStages) {
+    Graph g;
+    ValueId x = input(g, {300, 200}), flat = input(g, {40000});
+    output(g, g.emit(Prim::Sum, {g.emit(Prim::Mul, {x, x})}, {{"dims", Ints{0, 1}}}));
+    output(g, g.emit(Prim::Amax, {flat}, {{"dims", Ints{0}}}));
+    Plan p = verify(g);
+    EXPECT_EQ(p.steps.size(), 4u) << to_string(p);
+}
+
+TEST(ScheduleOracle, InPlaceSwapOfInputs) {
+    Graph g;
+    ValueId a = input(g, {7}), b = input(g, {7});
+    ValueId sum = g.emit(Prim::Add, {a, b});
+    g.add_output(g.emit(Prim::Exp, {b}), {1}, 0);
+    g.add_output(a, {1}, 1);
+    output(g, sum);
+    verify(g);
+}
+
+TEST(ScheduleOracle, Updates) {
+    Graph g;
+    ValueId a = input(g, {6, 8}), b = input(g, {2, 3}), d = input(g, {5}), s = input(g, {2, 4});
+    output(g, g.emit(Prim::Update, {a, b}, {{"starts", Sizes{1, 2}}, {"steps", Ints{2, 1}}}));
+    output(g, g.emit(Prim::UpdateDiagonal, {a, d},
+                     {{"dim1", std::int64_t{0}},
+                      {"dim2", std::int64_t{1}},
+                      {"offset", std::int64_t{3}}}));
+    output(g,
+           g.emit(Prim::UpdateStrided, {a, s}, {{"strides", Sizes{20, 2}}, {"offset", Expr(1)}}));
+    output(g, g.emit(Prim::AsStrided, {g.emit(Prim::Exp, {a})},
+                     {{"sizes", Sizes{3, 4}}, {"strides", Sizes{1, 9}}, {"offset", Expr(2)}}));
+    verify(g);
+}
+
+TEST(ScheduleOracle, ConcatOfComputedParts) {
+    Graph g;
+    ValueId a = input(g, {3, 4}), b = input(g, {3, 2});
+    ValueId c = g.emit(Prim::Concat, {g.emit(Prim::Exp, {a}), b, a}, {{"dim", std::int64_t{1}}});
+    output(g, c);
+    output(g, g.emit(Prim::Sum, {g.emit(Prim::Neg, {c})}, {{"dims", Ints{1}}}));
+    output(g, g.emit(Prim::Matmul, {c, input(g, {10, 4})}));
+    verify(g);
+}
+
+}  // namespace
+}  // namespace ingot
