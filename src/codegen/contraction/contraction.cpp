@@ -1,0 +1,585 @@
+// The driver around the micro-kernels. See contraction.h.
+#include "codegen/contraction/contraction.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include "codegen/contraction/ir_loop.h"
+#include "codegen/contraction/micro_kernel.h"
+#include "codegen/contraction/point.h"
+#include "ir/error.h"
+
+namespace ingot::codegen {
+namespace {
+
+using llvm::Value;
+
+/// Where things lie in scratch, in bytes.
+struct Scratch {
+    Expr table, b_table, zero, a_rows, a_packed, panel, total;
+};
+
+/// What is decided before any code is written.
+struct Decisions {
+    ContractionPlan plan;
+    DType dtype = DType::F32;
+    std::vector<int> heights;  // of tiles: the full one, then what the rest is made of
+    std::int64_t block_rows = 0;
+    bool pack_a = false;
+    bool b_in_place = false;  // B's columns are read where they lie, but for the last panel
+    Scratch scratch;
+    Expr panels, blocks;
+};
+
+std::int64_t or_default(Expr e, std::int64_t otherwise) {
+    return e.is_constant() ? e.constant() : otherwise;
+}
+
+/// Rows are read in place unless they would fight for the same cache sets, or B's panels are so
+/// many that packing is for nothing.
+bool should_pack(const ContractionPlan& plan, const Contraction& c) {
+    if (plan.a.form == OperandForm::Computed) return true;
+    if (plan.m.is_constant() && plan.m.constant() <= 4) return false;
+    const std::int64_t panels = or_default(ceil_div(plan.n, plan.tile.columns()), 16);
+    if (panels < 4) return false;
+    if (c.m.empty()) return false;
+    const auto linear = linear_in(plan.a.offset, c.m.back().var);
+    if (!linear || !linear->stride.is_constant()) return panels >= 8;
+    return linear->stride.constant() * bytes(c.accumulate) % 2048 == 0;
+}
+
+std::int64_t choose_block(const ContractionPlan& plan, const TargetInfo& target, int rows,
+                          int element_bytes) {
+    // Half of the second cache for A, the rest for B's panel and the results.
+    const std::int64_t k = std::max<std::int64_t>(1, or_default(plan.k, 1024));
+    const std::int64_t fits = static_cast<std::int64_t>(target.l2_bytes) / 2 / (k * element_bytes);
+    const std::int64_t m = or_default(plan.m, 4096);
+    // Enough items for every core to get an even share.
+    const std::int64_t others = std::max<std::int64_t>(
+        1, or_default(ceil_div(plan.n, plan.tile.columns()), 16) * or_default(plan.batch, 1));
+    const std::int64_t wanted =
+        std::max<std::int64_t>(1, (8 * std::int64_t{target.cores} + others - 1) / others);
+    const std::int64_t block =
+        std::clamp<std::int64_t>(std::min(fits, (m + wanted - 1) / wanted), rows, 1024);
+    const std::int64_t count = (m + block - 1) / block;
+    const std::int64_t even = (m + count - 1) / count;
+    return (even + rows - 1) / rows * rows;
+}
+
+std::vector<int> choose_heights(Expr m, int rows) {
+    if (m.is_constant()) {
+        const std::int64_t tiles = std::max<std::int64_t>(1, (m.constant() + rows - 1) / rows);
+        const auto height = static_cast<int>((m.constant() + tiles - 1) / tiles);
+        return {std::max(1, height)};
+    }
+    std::vector<int> heights{rows};
+    for (int h = 8; h >= 1; h /= 2)
+        if (h < rows) heights.push_back(h);
+    return heights;
+}
+
+Decisions decide(const Kernel& kernel, const TargetInfo& target) {
+    const auto plan = plan_contraction(kernel, vector_target(target));
+    if (!plan) throw NotSupported("contraction: no generated form");
+    const Contraction& c = *kernel.contraction;
+    Decisions d;
+    d.plan = *plan;
+    d.dtype = c.accumulate;
+    const int size = bytes(d.dtype);
+    d.heights = choose_heights(plan->m, plan->tile.rows);
+    const int rows = d.heights[0];
+    d.pack_a = should_pack(*plan, c);
+    d.block_rows = choose_block(*plan, target, rows, size);
+    d.b_in_place = plan->b.form == OperandForm::Columns && plan->m.is_constant() &&
+                   plan->m.constant() <= 2 * plan->tile.rows;
+    if (plan->m.is_constant() && plan->m.constant() % rows != 0)
+        d.heights.push_back(static_cast<int>(plan->m.constant() % rows));
+    d.blocks = ceil_div(plan->m, d.block_rows);
+    d.panels = ceil_div(plan->n, plan->tile.columns());
+
+    Expr end = Expr(std::int64_t{rows} * plan->tile.columns() * size);
+    auto place = [&](Expr byte_count) {
+        const Expr at = end;
+        end = end + Expr(64) * ceil_div(byte_count, 64);
+        return at;
+    };
+    end = Expr(64) * ceil_div(end, 64);
+    const bool computed = plan->a.form == OperandForm::Computed;
+    const std::int64_t table_rows = d.pack_a ? rows : d.block_rows;
+    d.scratch.table = place((computed ? Expr(1) : plan->a.segments) * Expr(table_rows * 8));
+    d.scratch.b_table =
+        place(plan->b.form == OperandForm::Runs ? plan->b.segments * Expr(plan->tile.columns() * 8)
+                                                : Expr(0));
+    d.scratch.zero = place(max(computed ? Expr(0) : plan->a.run,
+                               plan->b.form == OperandForm::Runs ? plan->b.run : Expr(0)) *
+                           Expr(size));
+    d.scratch.a_rows = place(computed ? plan->k * Expr(std::int64_t{rows} * size) : Expr(0));
+    d.scratch.a_packed = place(d.pack_a ? plan->k * Expr(d.block_rows * size) : Expr(0));
+    d.scratch.panel = place(plan->b.form == OperandForm::Panels
+                                ? Expr(0)
+                                : plan->k * Expr(std::int64_t{plan->tile.columns()} * size));
+    d.scratch.total = end;
+    return d;
+}
+
+/// Writes the functions of one kernel.
+class Emitter {
+  public:
+    Emitter(llvm::Module& module, const Kernel& kernel, const TargetInfo& target,
+            std::string prefix)
+        : module_(module),
+          kernel_(kernel),
+          c_(*kernel.contraction),
+          target_(target),
+          prefix_(std::move(prefix)),
+          d_(decide(kernel, target)),
+          b_(module.getContext()),
+          element_(d_.dtype == DType::F64 ? b_.getDoubleTy() : b_.getFloatTy()) {}
+
+    KernelCode emit();
+
+  private:
+    // ---- small things ----
+    Value* i64(std::int64_t v) { return b_.getInt64(static_cast<std::uint64_t>(v)); }
+    Value* expr(Expr e) { return emit_expr(b_, e, symbols_); }
+    Value* at(llvm::Type* type, Value* base, Value* index) {
+        return b_.CreateGEP(type, base, index);
+    }
+    Value* bytes_at(Value* base, Expr offset) { return at(b_.getInt8Ty(), base, expr(offset)); }
+    TileShape shape(int rows, int vectors) const {
+        return {element_, d_.plan.tile.lanes, vectors, rows};
+    }
+    int columns() const { return d_.plan.tile.columns(); }
+    Value* select_min(Value* x, Value* y) {
+        return b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, x, y);
+    }
+    void if_then(Value* condition, const std::function<void()>& body);
+
+    // ---- functions ----
+    llvm::Function* begin_function(const std::string& name, llvm::ArrayRef<llvm::Type*> extra,
+                                   bool is_public);
+    /// Internal functions: (buffers, sizes, error, batch, ...).
+    llvm::Function* table_function(const char* name, const OperandPlan& operand,
+                                   const std::vector<Inst>& insts, const std::vector<Loop>& loops,
+                                   Expr limit);
+    llvm::Function* compute_function(const char* name, const std::vector<Inst>& insts, bool is_a);
+    llvm::Function* epilogue_function();
+    void epilogue_rows(llvm::Function* f, bool masked);
+    llvm::Function* main_function();
+
+    // ---- the parts of the main function ----
+    using TileBody = std::function<void(int height, Value* row, Value* local)>;
+    void for_tiles(Value* start, Value* end, const TileBody& body);
+    void prepare_block(Value* batch, Value* start, Value* end);
+    struct PanelValue {
+        Value* address;
+        Value* distance;
+    };
+    PanelValue panel(Value* batch, Value* index, Value* first_column, Value* count);
+    void tiles(Value* batch, Value* start, Value* end, Value* panel_index);
+    void call(llvm::Function* f, std::vector<Value*> extra);
+
+    llvm::Module& module_;
+    const Kernel& kernel_;
+    const Contraction& c_;
+    const TargetInfo& target_;
+    std::string prefix_;
+    Decisions d_;
+    llvm::IRBuilder<> b_;
+    llvm::Type* element_;
+
+    // Of the function being written:
+    PointEmitter::Buffers buffers_{kernel_, {}, nullptr};
+    SymbolValues symbols_;
+    Value* buffers_argument_ = nullptr;
+    Value* sizes_argument_ = nullptr;
+    Value* error_argument_ = nullptr;
+    Value* scratch_ = nullptr;
+
+    llvm::Function* fill_a_ = nullptr;
+    llvm::Function* fill_b_ = nullptr;
+    llvm::Function* epilogue_ = nullptr;
+};
+
+void Emitter::if_then(Value* condition, const std::function<void()>& body) {
+    llvm::Function* f = b_.GetInsertBlock()->getParent();
+    auto* then = llvm::BasicBlock::Create(b_.getContext(), "then", f);
+    auto* after = llvm::BasicBlock::Create(b_.getContext(), "after", f);
+    b_.CreateCondBr(condition, then, after);
+    b_.SetInsertPoint(then);
+    body();
+    b_.CreateBr(after);
+    b_.SetInsertPoint(after);
+}
+
+llvm::Function* Emitter::begin_function(const std::string& name,
+                                        llvm::ArrayRef<llvm::Type*> parameters, bool is_public) {
+    auto* type = llvm::FunctionType::get(b_.getVoidTy(), parameters, false);
+    auto* f = llvm::Function::Create(
+        type, is_public ? llvm::GlobalValue::ExternalLinkage : llvm::GlobalValue::InternalLinkage,
+        name, module_);
+    f->addFnAttr(llvm::Attribute::NoUnwind);
+    if (!is_public) f->addFnAttr(llvm::Attribute::NoInline);
+    b_.SetInsertPoint(llvm::BasicBlock::Create(b_.getContext(), "entry", f));
+    buffers_argument_ = f->getArg(0);
+    sizes_argument_ = f->getArg(1);
+    buffers_.pointers.clear();
+    std::int64_t argument = 0;
+    for (const KernelBuffer& buffer : kernel_.buffers) {
+        if (buffer.scope != BufferScope::Argument)
+            throw NotSupported("contraction: scratch buffers");
+        Value* slot = at(b_.getPtrTy(), buffers_argument_, i64(argument++));
+        buffers_.pointers.push_back(b_.CreateLoad(b_.getPtrTy(), slot));
+    }
+    symbols_.clear();
+    for (std::size_t n = 0; n < kernel_.sizes.size(); ++n) {
+        Value* slot = at(b_.getInt64Ty(), sizes_argument_, i64(static_cast<std::int64_t>(n)));
+        if (kernel_.sizes[n].is_symbol())
+            symbols_[kernel_.sizes[n].node()] = b_.CreateLoad(b_.getInt64Ty(), slot);
+    }
+    return f;
+}
+
+void Emitter::call(llvm::Function* f, std::vector<Value*> extra) {
+    extra.insert(extra.begin(), {buffers_argument_, sizes_argument_, error_argument_});
+    b_.CreateCall(f, extra);
+}
+
+/// f(buffers, sizes, error, batch, first, count, table, zero): table[segment][i] = the run of
+/// operand row first + i, or zeros where the mask fails or the row is past `limit`.
+llvm::Function* Emitter::table_function(const char* name, const OperandPlan& operand,
+                                        const std::vector<Inst>& insts,
+                                        const std::vector<Loop>& loops, Expr limit) {
+    auto* ptr = b_.getPtrTy();
+    auto* word = b_.getInt64Ty();
+    llvm::Function* f =
+        begin_function(prefix_ + name, {ptr, ptr, ptr, word, word, word, ptr, ptr}, false);
+    error_argument_ = f->getArg(2);
+    const std::vector<Loop> outer(c_.k.begin(),
+                                  c_.k.begin() + static_cast<std::ptrdiff_t>(operand.inner));
+    bind_loops(b_, f->getArg(3), c_.batch, symbols_);
+    for (std::size_t n = operand.inner; n < c_.k.size(); ++n) symbols_[c_.k[n].var.node()] = i64(0);
+    Value* segments = expr(operand.segments);
+    Value* bound = expr(limit);
+    emit_loop(b_, "row", i64(0), f->getArg(5), [&](Value* row) {
+        Value* index = b_.CreateAdd(f->getArg(4), row);
+        Value* exists = b_.CreateICmpSLT(index, bound);
+        // Rows that do not exist are described as row 0 and then replaced by zeros.
+        bind_loops(b_, b_.CreateSelect(exists, index, i64(0)), loops, symbols_);
+        emit_loop(b_, "segment", i64(0), segments, [&](Value* segment) {
+            bind_loops(b_, segment, outer, symbols_);
+            Value* valid = exists;
+            if (operand.mask != kNone) {
+                PointEmitter point(b_, target_, buffers_, c_.round_intermediates);
+                point.symbols() = symbols_;
+                valid = b_.CreateAnd(valid, point.emit_one(insts, operand.mask));
+            }
+            Value* run = at(element_, buffers_.pointers[static_cast<std::size_t>(operand.buffer)],
+                            expr(operand.offset));
+            Value* entry = b_.CreateAdd(b_.CreateMul(segment, f->getArg(5)), row);
+            b_.CreateStore(b_.CreateSelect(valid, run, f->getArg(7)), at(ptr, f->getArg(6), entry));
+        });
+    });
+    b_.CreateRetVoid();
+    return f;
+}
+
+/// f(buffers, sizes, error, batch, first, count, out, zero): A: out[i][k] for rows first + i;
+/// B: out[k][i] for columns first + i, zero past the last.
+llvm::Function* Emitter::compute_function(const char* name, const std::vector<Inst>& insts,
+                                          bool is_a) {
+    auto* ptr = b_.getPtrTy();
+    auto* word = b_.getInt64Ty();
+    llvm::Function* f =
+        begin_function(prefix_ + name, {ptr, ptr, ptr, word, word, word, ptr, ptr}, false);
+    error_argument_ = f->getArg(2);
+    bind_loops(b_, f->getArg(3), c_.batch, symbols_);
+    Value* k_count = expr(d_.plan.k);
+    Value* bound = expr(is_a ? d_.plan.m : d_.plan.n);
+    emit_loop(b_, "i", i64(0), f->getArg(5), [&](Value* i) {
+        Value* index = b_.CreateAdd(f->getArg(4), i);
+        Value* exists = b_.CreateICmpSLT(index, bound);
+        bind_loops(b_, b_.CreateSelect(exists, index, i64(0)), is_a ? c_.m : c_.n, symbols_);
+        emit_loop(b_, "k", i64(0), k_count, [&](Value* k) {
+            bind_loops(b_, k, c_.k, symbols_);
+            PointEmitter point(b_, target_, buffers_, c_.round_intermediates);
+            point.symbols() = symbols_;
+            Value* v = point.emit(insts).back();
+            if (v->getType() != element_) v = b_.CreateFPCast(v, element_);
+            v = b_.CreateSelect(exists, v, llvm::Constant::getNullValue(element_));
+            Value* place = is_a ? b_.CreateAdd(b_.CreateMul(i, k_count), k)
+                                : b_.CreateAdd(b_.CreateMul(k, i64(columns())), i);
+            b_.CreateStore(v, at(element_, f->getArg(6), place));
+        });
+    });
+    b_.CreateRetVoid();
+    return f;
+}
+
+/// f(buffers, sizes, error, batch, first row, rows, first column, columns, tile)
+llvm::Function* Emitter::epilogue_function() {
+    auto* ptr = b_.getPtrTy();
+    auto* word = b_.getInt64Ty();
+    llvm::Function* f = begin_function(prefix_ + "_epilogue",
+                                       {ptr, ptr, ptr, word, word, word, word, word, ptr}, false);
+    error_argument_ = f->getArg(2);
+    bind_loops(b_, f->getArg(3), c_.batch, symbols_);
+    const Expr n = d_.plan.n;
+    if (n.is_constant() && n.constant() % columns() == 0) {
+        epilogue_rows(f, false);
+    } else {
+        Value* full = b_.CreateICmpEQ(f->getArg(7), i64(columns()));
+        auto* all = llvm::BasicBlock::Create(b_.getContext(), "full", f);
+        auto* part = llvm::BasicBlock::Create(b_.getContext(), "part", f);
+        b_.CreateCondBr(full, all, part);
+        b_.SetInsertPoint(all);
+        const SymbolValues kept = symbols_;
+        epilogue_rows(f, false);
+        b_.CreateRetVoid();
+        b_.SetInsertPoint(part);
+        symbols_ = kept;
+        epilogue_rows(f, true);
+    }
+    b_.CreateRetVoid();
+    return f;
+}
+
+void Emitter::epilogue_rows(llvm::Function* f, bool masked) {
+    const int lanes = d_.plan.tile.lanes;
+    // Vectors along the last n loop, if none of them runs over its end.
+    const bool vectors = c_.n.size() == 1 || (c_.n.size() > 1 && c_.n.back().extent.is_constant() &&
+                                              c_.n.back().extent.constant() % lanes == 0);
+    const int step = vectors ? lanes : 1;
+    Value* tile = f->getArg(8);
+    auto* vector = llvm::FixedVectorType::get(element_, static_cast<unsigned>(lanes));
+    emit_loop(b_, "row", i64(0), f->getArg(5), [&](Value* row) {
+        bind_loops(b_, b_.CreateAdd(f->getArg(4), row), c_.m, symbols_);
+        emit_loop(b_, "column", i64(0), masked ? f->getArg(7) : i64(columns()), i64(step), {},
+                  [&](Value* column, const std::vector<Value*>&) {
+                      bind_loops(b_, b_.CreateAdd(f->getArg(6), column), c_.n, symbols_);
+                      PointEmitter point(b_, target_, buffers_, c_.round_intermediates);
+                      point.symbols() = symbols_;
+                      Value* mask = nullptr;
+                      if (vectors && masked) {
+                          llvm::SmallVector<llvm::Constant*, 64> iota;
+                          for (int n = 0; n < lanes; ++n)
+                              iota.push_back(b_.getInt64(static_cast<std::uint64_t>(n)));
+                          Value* left = b_.CreateSub(f->getArg(7), column);
+                          mask = b_.CreateICmpSLT(
+                              llvm::ConstantVector::get(iota),
+                              b_.CreateVectorSplat(static_cast<unsigned>(lanes), left));
+                      }
+                      if (vectors) point.vectorize(c_.n.back().var, lanes, mask);
+                      Value* place = b_.CreateAdd(b_.CreateMul(row, i64(columns())), column);
+                      point.accumulator = b_.CreateAlignedLoad(
+                          vectors ? static_cast<llvm::Type*>(vector) : element_,
+                          at(element_, tile, place),
+                          llvm::Align(static_cast<std::uint64_t>(bytes(d_.dtype))));
+                      const auto values = point.emit(c_.epilogue.insts);
+                      for (const Store& s : c_.epilogue.stores)
+                          point.store(s, values, c_.epilogue.insts[s.value].dtype);
+                      return std::vector<Value*>{};
+                  });
+    });
+}
+
+/// The block's tiles: full ones in a loop, then the rest.
+void Emitter::for_tiles(Value* start, Value* end, const TileBody& body) {
+    const int full = d_.heights[0];
+    Value* count = b_.CreateSub(end, start);
+    Value* whole = b_.CreateMul(b_.CreateUDiv(count, i64(full)), i64(full));
+    emit_loop(b_, "tile", i64(0), whole, i64(full), {},
+              [&](Value* local, const std::vector<Value*>&) {
+                  body(full, b_.CreateAdd(start, local), local);
+                  return std::vector<Value*>{};
+              });
+    // Each smaller height at most once: the rest in binary, or the constant rest itself. A height
+    // of which two may be needed (12 = 8 + 4 leaves at most 11 = 8 + 2 + 1) does not occur.
+    Value* local = whole;
+    for (std::size_t n = 1; n < d_.heights.size(); ++n) {
+        const int height = d_.heights[n];
+        Value* fits = b_.CreateICmpSGE(b_.CreateSub(count, local), i64(height));
+        if_then(fits, [&] { body(height, b_.CreateAdd(start, local), local); });
+        local = b_.CreateSelect(fits, b_.CreateAdd(local, i64(height)), local);
+    }
+}
+
+void Emitter::prepare_block(Value* batch, Value* start, Value* end) {
+    Value* zero = bytes_at(scratch_, d_.scratch.zero);
+    Value* table = bytes_at(scratch_, d_.scratch.table);
+    Value* k = expr(d_.plan.k);
+    const bool computed = d_.plan.a.form == OperandForm::Computed;
+    for_tiles(start, end, [&](int height, Value* row, Value* local) {
+        Value* packed =
+            at(element_, bytes_at(scratch_, d_.scratch.a_packed), b_.CreateMul(local, k));
+        if (computed) {
+            Value* rows = bytes_at(scratch_, d_.scratch.a_rows);
+            call(fill_a_, {batch, row, i64(height), rows, zero});
+            for (int r = 0; r < height; ++r)
+                b_.CreateStore(at(element_, rows, b_.CreateMul(k, i64(r))),
+                               at(b_.getPtrTy(), table, i64(r)));
+            b_.CreateCall(row_packer(module_, element_, height), {table, i64(1), k, packed});
+            return;
+        }
+        Value* segments = expr(d_.plan.a.segments);
+        Value* entries =
+            d_.pack_a ? table : at(b_.getPtrTy(), table, b_.CreateMul(local, segments));
+        call(fill_a_, {batch, row, i64(height), entries, zero});
+        if (d_.pack_a)
+            b_.CreateCall(row_packer(module_, element_, height),
+                          {table, segments, expr(d_.plan.a.run), packed});
+    });
+}
+
+Emitter::PanelValue Emitter::panel(Value* batch, Value* index, Value* first_column, Value* count) {
+    const OperandPlan& operand = d_.plan.b;
+    Value* k = expr(d_.plan.k);
+    Value* packed_distance = i64(columns());
+    SymbolValues origin = symbols_;
+    bind_loops(b_, batch, c_.batch, origin);
+    for (const Loop& l : c_.k) origin[l.var.node()] = i64(0);
+    for (const Loop& l : c_.n) origin[l.var.node()] = i64(0);
+    auto origin_address = [&] {
+        return at(element_, buffers_.pointers[static_cast<std::size_t>(operand.buffer)],
+                  emit_expr(b_, operand.offset, origin));
+    };
+    if (operand.form == OperandForm::Panels)
+        return {
+            at(element_, origin_address(), b_.CreateMul(b_.CreateMul(index, k), packed_distance)),
+            packed_distance};
+    Value* out = bytes_at(scratch_, d_.scratch.panel);
+    if (operand.form == OperandForm::Columns) {
+        Value* from = at(element_, origin_address(), first_column);
+        Value* distance = expr(operand.stride);
+        llvm::Function* copier = panel_copier(module_, shape(1, d_.plan.tile.vectors));
+        if (!d_.b_in_place) {
+            b_.CreateCall(copier, {from, distance, k, count, out});
+            return {out, packed_distance};
+        }
+        Value* partial = b_.CreateICmpSLT(count, packed_distance);
+        if_then(partial, [&] { b_.CreateCall(copier, {from, distance, k, count, out}); });
+        return {b_.CreateSelect(partial, out, from),
+                b_.CreateSelect(partial, packed_distance, distance)};
+    }
+    Value* zero = bytes_at(scratch_, d_.scratch.zero);
+    if (operand.form == OperandForm::Runs) {
+        Value* table = bytes_at(scratch_, d_.scratch.b_table);
+        call(fill_b_, {batch, first_column, packed_distance, table, zero});
+        b_.CreateCall(row_packer(module_, element_, columns()),
+                      {table, expr(operand.segments), expr(operand.run), out});
+    } else {
+        call(fill_b_, {batch, first_column, packed_distance, out, zero});
+    }
+    return {out, packed_distance};
+}
+
+void Emitter::tiles(Value* batch, Value* start, Value* end, Value* panel_index) {
+    Value* k = expr(d_.plan.k);
+    Value* n = expr(d_.plan.n);
+    Value* first_column = b_.CreateMul(panel_index, i64(columns()));
+    Value* count = select_min(b_.CreateSub(n, first_column), i64(columns()));
+    const PanelValue right = panel(batch, panel_index, first_column, count);
+    const std::int64_t distance = d_.b_in_place ? kRuntimeStride : columns();
+    const int vectors = d_.plan.tile.vectors;
+    // The last panel may need fewer vectors.
+    int last_vectors = vectors;
+    if (d_.plan.n.is_constant() && d_.plan.n.constant() % columns() != 0)
+        last_vectors = static_cast<int>(
+            (d_.plan.n.constant() % columns() + d_.plan.tile.lanes - 1) / d_.plan.tile.lanes);
+    auto kernel = [&](int height) -> llvm::FunctionCallee {
+        auto make = [&](int v) {
+            return d_.pack_a ? packed_kernel(module_, shape(height, v), distance)
+                             : rows_kernel(module_, shape(height, v), distance);
+        };
+        llvm::Function* usual = make(vectors);
+        if (last_vectors == vectors) return usual;
+        Value* is_last = b_.CreateICmpSLT(count, i64(columns()));
+        return {usual->getFunctionType(), b_.CreateSelect(is_last, make(last_vectors), usual)};
+    };
+    for_tiles(start, end, [&](int height, Value* row, Value* local) {
+        const llvm::FunctionCallee f = kernel(height);
+        Value* ldc = i64(columns());
+        if (d_.pack_a) {
+            Value* a =
+                at(element_, bytes_at(scratch_, d_.scratch.a_packed), b_.CreateMul(local, k));
+            b_.CreateCall(f, {a, k, right.address, right.distance, scratch_, ldc, i64(0)});
+        } else {
+            Value* segments = expr(d_.plan.a.segments);
+            Value* table = at(b_.getPtrTy(), bytes_at(scratch_, d_.scratch.table),
+                              b_.CreateMul(local, segments));
+            b_.CreateCall(f, {table, segments, expr(d_.plan.a.run), right.address, right.distance,
+                              scratch_, ldc, i64(0)});
+        }
+        call(epilogue_, {batch, row, i64(height), first_column, count, scratch_});
+    });
+}
+
+/// The KernelFn.
+llvm::Function* Emitter::main_function() {
+    auto* ptr = b_.getPtrTy();
+    auto* word = b_.getInt64Ty();
+    llvm::Function* f = begin_function(prefix_, {ptr, ptr, word, word, ptr, ptr}, true);
+    scratch_ = f->getArg(4);
+    error_argument_ = f->getArg(5);
+    Value* zero_bytes = expr(d_.scratch.a_rows - d_.scratch.zero);
+    b_.CreateMemSet(bytes_at(scratch_, d_.scratch.zero), b_.getInt8(0), zero_bytes,
+                    llvm::MaybeAlign(64));
+    Value* panels = expr(d_.panels);
+    Value* blocks = expr(d_.blocks);
+    Value* m = expr(d_.plan.m);
+    emit_loop(b_, "item", f->getArg(2), f->getArg(3), i64(1), {i64(-1)},
+              [&](Value* item, const std::vector<Value*>& carried) {
+                  Value* panel_index = b_.CreateURem(item, panels);
+                  Value* block = b_.CreateUDiv(item, panels);
+                  Value* batch = b_.CreateUDiv(block, blocks);
+                  Value* start = b_.CreateMul(b_.CreateURem(block, blocks), i64(d_.block_rows));
+                  Value* end = select_min(b_.CreateAdd(start, i64(d_.block_rows)), m);
+                  if_then(b_.CreateICmpNE(block, carried[0]),
+                          [&] { prepare_block(batch, start, end); });
+                  tiles(batch, start, end, panel_index);
+                  return std::vector<Value*>{block};
+              });
+    b_.CreateRetVoid();
+    return f;
+}
+
+KernelCode Emitter::emit() {
+    fill_a_ = d_.plan.a.form == OperandForm::Runs
+                  ? table_function("_rows", d_.plan.a, c_.a_insts, c_.m, d_.plan.m)
+                  : compute_function("_a", c_.a_insts, true);
+    if (d_.plan.b.form == OperandForm::Runs)
+        fill_b_ = table_function("_columns", d_.plan.b, c_.b_insts, c_.n, d_.plan.n);
+    if (d_.plan.b.form == OperandForm::Computed)
+        fill_b_ = compute_function("_b", c_.b_insts, false);
+    epilogue_ = epilogue_function();
+    llvm::Function* f = main_function();
+    Launch launch;
+    launch.symbol = f->getName().str();
+    launch.work = d_.plan.batch * d_.blocks * d_.panels;
+    // Some 20 microseconds' worth of FMAs make a thread worth waking.
+    const std::int64_t per_item =
+        std::max<std::int64_t>(1, std::min(d_.block_rows, or_default(d_.plan.m, d_.block_rows)) *
+                                      columns() * or_default(d_.plan.k, 512));
+    launch.grain = std::max<std::int64_t>(1, 1000000 / per_item);
+    launch.scratch_bytes = d_.scratch.total;
+    return {{launch}};
+}
+
+}  // namespace
+
+VectorTarget vector_target(const TargetInfo& target) {
+    VectorTarget v;
+    v.vector_bits = static_cast<int>(target.vector_bits);
+    v.vector_registers = static_cast<int>(target.vector_registers());
+    v.l2_bytes = static_cast<std::int64_t>(target.l2_bytes);
+    v.cores = static_cast<int>(target.cores);
+    return v;
+}
+
+KernelCode emit_contraction(llvm::Module& module, const Kernel& kernel, const TargetInfo& target,
+                            std::string_view symbol_prefix) {
+    return Emitter(module, kernel, target, std::string(symbol_prefix)).emit();
+}
+
+}  // namespace ingot::codegen

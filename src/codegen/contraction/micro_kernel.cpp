@@ -1,0 +1,361 @@
+// Register tiles and packers as LLVM IR with explicit vectors. See micro_kernel.h.
+#include "codegen/contraction/micro_kernel.h"
+
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/Intrinsics.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "codegen/contraction/ir_loop.h"
+
+namespace ingot::codegen {
+namespace {
+
+using llvm::Value;
+using Values = std::vector<Value*>;
+
+/// How many k one turn of the inner loop takes: enough that the loop's own instructions vanish.
+constexpr int kUnroll = 4;
+
+/// An internal function of the module, or the one of that name it has already.
+struct SharedFunction {
+    llvm::Function* function;
+    bool is_new;
+};
+
+SharedFunction shared_function(llvm::Module& module, const std::string& name,
+                               llvm::ArrayRef<llvm::Type*> parameters) {
+    if (llvm::Function* known = module.getFunction(name)) return {known, false};
+    llvm::LLVMContext& context = module.getContext();
+    auto* type = llvm::FunctionType::get(llvm::Type::getVoidTy(context), parameters, false);
+    auto* f = llvm::Function::Create(type, llvm::GlobalValue::InternalLinkage, name, module);
+    f->addFnAttr(llvm::Attribute::NoInline);
+    f->addFnAttr(llvm::Attribute::NoUnwind);
+    for (llvm::Argument& a : f->args())
+        if (a.getType()->isPointerTy()) a.addAttr(llvm::Attribute::NoAlias);
+    llvm::BasicBlock::Create(context, "entry", f);
+    return {f, true};
+}
+
+std::string tile_name(const char* kind, const TileShape& tile, std::int64_t ldb) {
+    std::string name = std::string("ingot_") + kind +
+                       (tile.element->isDoubleTy() ? "_f64_" : "_f32_") +
+                       std::to_string(tile.rows) + "x" + std::to_string(tile.vectors) + "v" +
+                       std::to_string(tile.lanes);
+    if (ldb != kRuntimeStride) name += "_b" + std::to_string(ldb);
+    return name;
+}
+
+/// The accumulators of one tile and the code that uses them.
+class Tile {
+  public:
+    Tile(llvm::IRBuilder<>& b, const TileShape& shape, std::int64_t ldb_constant, Value* ldb)
+        : b_(b),
+          shape_(shape),
+          element_bytes_(shape.element->isDoubleTy() ? 8 : 4),
+          vector_(llvm::FixedVectorType::get(shape.element, static_cast<unsigned>(shape.lanes))),
+          ldb_(ldb_constant == kRuntimeStride
+                   ? ldb
+                   : b.getInt64(static_cast<std::uint64_t>(ldb_constant))) {}
+
+    /// Zeros, or C where `accumulate`.
+    Values initial(Value* c, Value* ldc, Value* accumulate) {
+        llvm::Function* f = b_.GetInsertBlock()->getParent();
+        llvm::BasicBlock* before = b_.GetInsertBlock();
+        auto* load = llvm::BasicBlock::Create(b_.getContext(), "load_c", f);
+        auto* after = llvm::BasicBlock::Create(b_.getContext(), "start", f);
+        b_.CreateCondBr(b_.CreateICmpNE(accumulate, b_.getInt64(0)), load, after);
+        b_.SetInsertPoint(load);
+        Values loaded;
+        for_each([&](int row, int v) { loaded.push_back(load_vector(c_address(c, ldc, row, v))); });
+        b_.CreateBr(after);
+        b_.SetInsertPoint(after);
+        Values result;
+        for (Value* v : loaded) {
+            llvm::PHINode* phi = b_.CreatePHI(vector_, 2);
+            phi->addIncoming(llvm::Constant::getNullValue(vector_), before);
+            phi->addIncoming(v, load);
+            result.push_back(phi);
+        }
+        return result;
+    }
+
+    void store(const Values& acc, Value* c, Value* ldc) {
+        std::size_t n = 0;
+        for_each([&](int row, int v) {
+            b_.CreateAlignedStore(acc[n++], c_address(c, ldc, row, v), llvm::Align(element_bytes_));
+        });
+    }
+
+    /// acc += a[row] * b over one k. `a(row)` is the address of A's element.
+    template <typename Address>
+    Values step(Values acc, Value* b_row, Address&& a) {
+        Values columns;
+        for (int v = 0; v < shape_.vectors; ++v)
+            columns.push_back(load_vector(b_.CreateConstGEP1_64(
+                shape_.element, b_row,
+                static_cast<std::uint64_t>(v) * static_cast<std::uint64_t>(shape_.lanes))));
+        std::size_t n = 0;
+        for (int row = 0; row < shape_.rows; ++row) {
+            // One broadcast for all of the row's vectors: a memory operand of its own for every
+            // FMA would need more loads than a cycle has.
+            Value* scalar =
+                b_.CreateAlignedLoad(shape_.element, a(row), llvm::Align(element_bytes_));
+            Value* splat = b_.CreateVectorSplat(static_cast<unsigned>(shape_.lanes), scalar);
+            for (int v = 0; v < shape_.vectors; ++v, ++n)
+                acc[n] = b_.CreateIntrinsic(llvm::Intrinsic::fma, {vector_},
+                                            {splat, columns[static_cast<std::size_t>(v)], acc[n]});
+        }
+        return acc;
+    }
+
+    /// The loop over k in [0, count): `address(k, u, row)` is A's element at k + u. Returns the
+    /// accumulators and B's address behind the last k.
+    template <typename Address>
+    std::pair<Values, Value*> over_k(Values acc, Value* count, Value* b_start, Address&& address) {
+        acc.push_back(b_start);
+        Value* blocked = b_.CreateAnd(count, b_.getInt64(~static_cast<std::uint64_t>(kUnroll - 1)));
+        auto body = [&](int unroll) {
+            return [&, unroll](Value* k, Values carried) {
+                Value* b_row = carried.back();
+                carried.pop_back();
+                for (int u = 0; u < unroll; ++u) {
+                    Value* at = b_.CreateGEP(
+                        shape_.element, b_row,
+                        b_.CreateMul(ldb_, b_.getInt64(static_cast<std::uint64_t>(u))));
+                    carried =
+                        step(std::move(carried), at, [&](int row) { return address(k, u, row); });
+                }
+                carried.push_back(b_.CreateGEP(
+                    shape_.element, b_row,
+                    b_.CreateMul(ldb_, b_.getInt64(static_cast<std::uint64_t>(unroll)))));
+                return carried;
+            };
+        };
+        acc = emit_loop(b_, "k", b_.getInt64(0), blocked, b_.getInt64(kUnroll), acc, body(kUnroll));
+        acc = emit_loop(b_, "k_rest", blocked, count, b_.getInt64(1), acc, body(1));
+        Value* b_end = acc.back();
+        acc.pop_back();
+        return {acc, b_end};
+    }
+
+  private:
+    template <typename Body>
+    void for_each(Body&& body) {
+        for (int row = 0; row < shape_.rows; ++row)
+            for (int v = 0; v < shape_.vectors; ++v) body(row, v);
+    }
+    Value* load_vector(Value* address) {
+        return b_.CreateAlignedLoad(vector_, address, llvm::Align(element_bytes_));
+    }
+    Value* c_address(Value* c, Value* ldc, int row, int v) {
+        Value* row_start = b_.CreateGEP(
+            shape_.element, c, b_.CreateMul(ldc, b_.getInt64(static_cast<std::uint64_t>(row))));
+        return b_.CreateConstGEP1_64(shape_.element, row_start,
+                                     static_cast<std::uint64_t>(v * shape_.lanes));
+    }
+
+    llvm::IRBuilder<>& b_;
+    TileShape shape_;
+    unsigned element_bytes_;
+    llvm::FixedVectorType* vector_;
+    Value* ldb_;
+};
+
+}  // namespace
+
+llvm::Function* packed_kernel(llvm::Module& module, const TileShape& shape, std::int64_t ldb) {
+    llvm::IRBuilder<> b(module.getContext());
+    auto* ptr = b.getPtrTy();
+    auto* i64 = b.getInt64Ty();
+    auto [f, is_new] = shared_function(module, tile_name("packed", shape, ldb),
+                                       {ptr, i64, ptr, i64, ptr, i64, i64});
+    if (!is_new) return f;
+    b.SetInsertPoint(&f->getEntryBlock());
+    Tile tile(b, shape, ldb, f->getArg(3));
+    Value* a = f->getArg(0);
+    auto acc = tile.initial(f->getArg(4), f->getArg(5), f->getArg(6));
+    auto [sum, end] = tile.over_k(acc, f->getArg(1), f->getArg(2), [&](Value* k, int u, int row) {
+        Value* at = b.CreateGEP(shape.element, a,
+                                b.CreateMul(k, b.getInt64(static_cast<std::uint64_t>(shape.rows))));
+        return b.CreateConstGEP1_64(shape.element, at,
+                                    static_cast<std::uint64_t>(u * shape.rows + row));
+    });
+    tile.store(sum, f->getArg(4), f->getArg(5));
+    b.CreateRetVoid();
+    return f;
+}
+
+llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::int64_t ldb) {
+    llvm::IRBuilder<> b(module.getContext());
+    auto* ptr = b.getPtrTy();
+    auto* i64 = b.getInt64Ty();
+    auto [f, is_new] = shared_function(module, tile_name("rows", shape, ldb),
+                                       {ptr, i64, i64, ptr, i64, ptr, i64, i64});
+    if (!is_new) return f;
+    b.SetInsertPoint(&f->getEntryBlock());
+    Tile tile(b, shape, ldb, f->getArg(4));
+    Value* table = f->getArg(0);
+    Value* count = f->getArg(2);
+    Values carried = tile.initial(f->getArg(5), f->getArg(6), f->getArg(7));
+    carried.push_back(f->getArg(3));
+    carried = emit_loop(
+        b, "segment", b.getInt64(0), f->getArg(1), b.getInt64(1), carried,
+        [&](Value* segment, Values acc) {
+            Value* b_start = acc.back();
+            acc.pop_back();
+            Value* entry = b.CreateGEP(
+                ptr, table,
+                b.CreateMul(segment, b.getInt64(static_cast<std::uint64_t>(shape.rows))));
+            Values rows;
+            for (int row = 0; row < shape.rows; ++row)
+                rows.push_back(b.CreateLoad(
+                    ptr, b.CreateConstGEP1_64(ptr, entry, static_cast<std::uint64_t>(row))));
+            auto [sum, b_end] = tile.over_k(acc, count, b_start, [&](Value* k, int u, int row) {
+                Value* at = b.CreateGEP(shape.element, rows[static_cast<std::size_t>(row)], k);
+                return b.CreateConstGEP1_64(shape.element, at, static_cast<std::uint64_t>(u));
+            });
+            sum.push_back(b_end);
+            return sum;
+        });
+    carried.pop_back();
+    tile.store(carried, f->getArg(5), f->getArg(6));
+    b.CreateRetVoid();
+    return f;
+}
+
+namespace {
+
+/// Transposes four vectors of 4 * n elements in groups of four: element 4 * q + e of row r becomes
+/// element r of group q + ... ; result[e] holds, for each 128-bit-like group q, (r0, r1, r2, r3) of
+/// element 4 * q + e.
+std::array<Value*, 4> transpose_groups(llvm::IRBuilder<>& b, const std::array<Value*, 4>& rows,
+                                       int lanes) {
+    auto interleave = [&](Value* x, Value* y, bool high, int unit) {
+        // unit 1: x0 y0 x1 y1 (or from 2), unit 2: pairs, in every group of four.
+        llvm::SmallVector<int, 64> mask;
+        for (int group = 0; group < lanes; group += 4)
+            for (int n = 0; n < 4; ++n) {
+                const int which = n / unit % 2;
+                const int source = unit == 1 ? n / 2 + (high ? 2 : 0) : n % 2 + (high ? 2 : 0);
+                mask.push_back(group + source + which * lanes);
+            }
+        return b.CreateShuffleVector(x, y, mask);
+    };
+    Value* low01 = interleave(rows[0], rows[1], false, 1);  // r0e0 r1e0 r0e1 r1e1
+    Value* high01 = interleave(rows[0], rows[1], true, 1);  // r0e2 r1e2 r0e3 r1e3
+    Value* low23 = interleave(rows[2], rows[3], false, 1);
+    Value* high23 = interleave(rows[2], rows[3], true, 1);
+    return {interleave(low01, low23, false, 2), interleave(low01, low23, true, 2),
+            interleave(high01, high23, false, 2), interleave(high01, high23, true, 2)};
+}
+
+}  // namespace
+
+llvm::Function* row_packer(llvm::Module& module, llvm::Type* element, int rows) {
+    llvm::IRBuilder<> b(module.getContext());
+    auto* ptr = b.getPtrTy();
+    auto* i64 = b.getInt64Ty();
+    const std::string name = std::string("ingot_pack") +
+                             (element->isDoubleTy() ? "_f64_" : "_f32_") + std::to_string(rows);
+    auto [f, is_new] = shared_function(module, name, {ptr, i64, i64, ptr});
+    if (!is_new) return f;
+    b.SetInsertPoint(&f->getEntryBlock());
+    constexpr int kLanes = 16;  // k at a time
+    const llvm::Align align(element->isDoubleTy() ? 8 : 4);
+    auto* wide = llvm::FixedVectorType::get(element, kLanes);
+    Value* table = f->getArg(0);
+    Value* count = f->getArg(2);
+    auto index = [&](std::int64_t v) { return b.getInt64(static_cast<std::uint64_t>(v)); };
+    emit_loop(b, "segment", index(0), f->getArg(1), [&](Value* segment) {
+        Value* out = b.CreateGEP(element, f->getArg(3),
+                                 b.CreateMul(b.CreateMul(segment, count), index(rows)));
+        // Four rows at a time over all k, so that few pointers are live; what is left of the rows
+        // goes one by one.
+        for (int row = 0; row < rows; row += 4) {
+            const int width = std::min(4, rows - row);
+            Values pointers;
+            for (int r = 0; r < width; ++r)
+                pointers.push_back(b.CreateLoad(
+                    ptr,
+                    b.CreateGEP(ptr, table,
+                                b.CreateAdd(b.CreateMul(segment, index(rows)), index(row + r)))));
+            auto target = [&](Value* k, int u, int r) {
+                Value* at = b.CreateGEP(element, out, b.CreateMul(k, index(rows)));
+                return b.CreateConstGEP1_64(element, at,
+                                            static_cast<std::uint64_t>(u * rows + row + r));
+            };
+            Value* blocked = index(0);
+            if (width == 4) {
+                blocked = b.CreateAnd(count, index(~std::int64_t{kLanes - 1}));
+                emit_loop(
+                    b, "block", index(0), blocked, index(kLanes), {}, [&](Value* k, const Values&) {
+                        std::array<Value*, 4> loaded;
+                        for (std::size_t r = 0; r < 4; ++r)
+                            loaded[r] = b.CreateAlignedLoad(
+                                wide, b.CreateGEP(element, pointers[r], k), align);
+                        const auto turned = transpose_groups(b, loaded, kLanes);
+                        for (int q = 0; q < kLanes / 4; ++q)
+                            for (int e = 0; e < 4; ++e) {
+                                Value* four =
+                                    b.CreateShuffleVector(turned[static_cast<std::size_t>(e)],
+                                                          {4 * q, 4 * q + 1, 4 * q + 2, 4 * q + 3});
+                                b.CreateAlignedStore(four, target(k, 4 * q + e, 0), align);
+                            }
+                        return Values{};
+                    });
+            }
+            emit_loop(b, "rest", blocked, count, [&](Value* k) {
+                for (int r = 0; r < width; ++r)
+                    b.CreateStore(
+                        b.CreateLoad(
+                            element,
+                            b.CreateGEP(element, pointers[static_cast<std::size_t>(r)], k)),
+                        target(k, 0, r));
+            });
+        }
+    });
+    b.CreateRetVoid();
+    return f;
+}
+
+llvm::Function* panel_copier(llvm::Module& module, const TileShape& tile) {
+    llvm::IRBuilder<> b(module.getContext());
+    auto* ptr = b.getPtrTy();
+    auto* i64 = b.getInt64Ty();
+    auto [f, is_new] = shared_function(module, tile_name("panel", tile, kRuntimeStride),
+                                       {ptr, i64, i64, i64, ptr});
+    if (!is_new) return f;
+    b.SetInsertPoint(&f->getEntryBlock());
+    const auto lanes = static_cast<unsigned>(tile.lanes);
+    const llvm::Align align(tile.element->isDoubleTy() ? 8 : 4);
+    auto* vector = llvm::FixedVectorType::get(tile.element, lanes);
+    llvm::SmallVector<llvm::Constant*, 64> iota;
+    for (unsigned n = 0; n < lanes; ++n) iota.push_back(b.getInt64(n));
+    Values masks;
+    for (int v = 0; v < tile.vectors; ++v) {
+        Value* limit =
+            b.CreateSub(f->getArg(3), b.getInt64(static_cast<std::uint64_t>(v * tile.lanes)));
+        masks.push_back(
+            b.CreateICmpSLT(llvm::ConstantVector::get(iota), b.CreateVectorSplat(lanes, limit)));
+    }
+    emit_loop(b, "k", b.getInt64(0), f->getArg(2), [&](Value* k) {
+        Value* from = b.CreateGEP(tile.element, f->getArg(0), b.CreateMul(k, f->getArg(1)));
+        Value* to =
+            b.CreateGEP(tile.element, f->getArg(4),
+                        b.CreateMul(k, b.getInt64(static_cast<std::uint64_t>(tile.columns()))));
+        for (int v = 0; v < tile.vectors; ++v) {
+            const auto offset = static_cast<std::uint64_t>(v * tile.lanes);
+            Value* loaded = b.CreateMaskedLoad(
+                vector, b.CreateConstGEP1_64(tile.element, from, offset), align,
+                masks[static_cast<std::size_t>(v)], llvm::Constant::getNullValue(vector));
+            b.CreateAlignedStore(loaded, b.CreateConstGEP1_64(tile.element, to, offset), align);
+        }
+    });
+    b.CreateRetVoid();
+    return f;
+}
+
+}  // namespace ingot::codegen

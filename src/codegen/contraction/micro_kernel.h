@@ -1,0 +1,45 @@
+// The inner loops of contractions: functions of the generated module that compute one register tile
+// of C, and those that bring operands into the order the tile wants. They know nothing of the
+// contraction around them; every contraction of a module shares them by name, so a model's twenty
+// matmuls cost a handful of inner loops. Called by the driver that emit_contraction writes.
+//
+// Cost: a full tile runs at 95 % of the FMA peak once k is past some 64; filling and storing it
+// costs two moves a vector.
+#pragma once
+#include <llvm/IR/Module.h>
+
+#include <cstdint>
+
+namespace ingot::codegen {
+
+/// A register tile: `rows` of A against `vectors` vectors of `lanes` columns of B.
+struct TileShape {
+    llvm::Type* element = nullptr;  // float or double
+    int lanes = 16;
+    int vectors = 2;
+    int rows = 12;
+    int columns() const { return lanes * vectors; }
+};
+
+/// Distance in elements between two k of B: a constant, or passed at run time.
+inline constexpr std::int64_t kRuntimeStride = -1;
+
+/// void f(ptr a, i64 k, ptr b, i64 ldb, ptr c, i64 ldc, i64 accumulate)
+/// a: packed [k][rows]. b: [k] rows of `columns` elements, `ldb` apart. c: [rows] rows of `columns`
+/// elements, `ldc` apart, on which the sum is added (accumulate != 0) or which it replaces.
+llvm::Function* packed_kernel(llvm::Module& module, const TileShape& tile, std::int64_t ldb);
+
+/// void f(ptr table, i64 segments, i64 k, ptr b, i64 ldb, ptr c, i64 ldc, i64 accumulate)
+/// table: [segments][rows] pointers to k consecutive elements of A each; B goes on from segment to
+/// segment. A is read where it lies: a convolution without im2col.
+llvm::Function* rows_kernel(llvm::Module& module, const TileShape& tile, std::int64_t ldb);
+
+/// void f(ptr table, i64 segments, i64 k, ptr out)
+/// Packs what rows_kernel would read into packed_kernel's order: out[segments * k][rows].
+llvm::Function* row_packer(llvm::Module& module, llvm::Type* element, int rows);
+
+/// void f(ptr b, i64 ldb, i64 k, i64 columns, ptr out)
+/// Copies a panel of row-major B: out[k][tile.columns()], zero from `columns` on.
+llvm::Function* panel_copier(llvm::Module& module, const TileShape& tile);
+
+}  // namespace ingot::codegen

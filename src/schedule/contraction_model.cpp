@@ -1,0 +1,158 @@
+// Analysis and cost of contractions. See contraction_model.h.
+#include "schedule/contraction_model.h"
+
+#include <algorithm>
+#include <span>
+
+namespace ingot {
+namespace {
+
+Expr extent_product(std::span<const Loop> loops) {
+    Expr result = 1;
+    for (const Loop& l : loops) result *= l.extent;
+    return result;
+}
+
+bool depends(const std::vector<Inst>& insts, InstId id, Expr symbol) {
+    const Inst& inst = insts[id];
+    if (contains(inst.offset, symbol)) return true;
+    if (inst.mask != kNone && depends(insts, inst.mask, symbol)) return true;
+    return std::any_of(inst.operands.begin(), inst.operands.end(),
+                       [&](InstId o) { return depends(insts, o, symbol); });
+}
+
+/// The load that is the operand, if it is nothing but a load of the accumulator's type.
+const Inst* plain_load(const Kernel& kernel, const std::vector<Inst>& insts, DType accumulate) {
+    if (insts.empty()) return nullptr;
+    const Inst& last = insts.back();
+    if (last.kind != InstKind::Load || last.dtype != accumulate) return nullptr;
+    if (kernel.buffers[static_cast<std::size_t>(last.buffer)].dtype != accumulate) return nullptr;
+    // An offset that another inst bound at run time is not affine in the loops.
+    const bool bound = std::any_of(insts.begin(), insts.end(),
+                                   [](const Inst& i) { return i.kind == InstKind::Bind; });
+    return bound ? nullptr : &last;
+}
+
+/// From which loop on `loops` walk through memory with one step; loops.size() when not even the
+/// last one does. A mask must not change inside.
+std::size_t run_start(const std::vector<Inst>& insts, const Inst& load, std::span<const Loop> loops,
+                      Expr step) {
+    std::size_t start = loops.size();
+    Expr expected = step;
+    while (start > 0) {
+        const Loop& loop = loops[start - 1];
+        const auto linear = linear_in(load.offset, loop.var);
+        if (!linear || !(linear->stride == expected || loop.extent.is(1))) break;
+        if (load.mask != kNone && depends(insts, load.mask, loop.var)) break;
+        expected = expected * loop.extent;
+        --start;
+    }
+    return start;
+}
+
+OperandPlan plan_runs(const std::vector<Inst>& insts, const Inst& load,
+                      const std::vector<Loop>& k) {
+    OperandPlan plan;
+    plan.buffer = load.buffer;
+    plan.offset = load.offset;
+    plan.mask = load.mask;
+    plan.inner = run_start(insts, load, k, 1);
+    if (plan.inner == k.size() && !k.empty()) return plan;
+    if (load.mask != kNone && load.constant.to_double() != 0) return plan;
+    plan.form = OperandForm::Runs;
+    const std::span<const Loop> loops(k);
+    plan.run = extent_product(loops.subspan(plan.inner));
+    plan.segments = extent_product(loops.first(plan.inner));
+    return plan;
+}
+
+OperandPlan plan_b(const Kernel& kernel, const Contraction& c) {
+    OperandPlan plan;
+    const Inst* load = plain_load(kernel, c.b_insts, c.accumulate);
+    if (!load) return plan;
+    if (c.b_panel > 0) {
+        plan.form = OperandForm::Panels;
+        plan.buffer = load->buffer;
+        plan.offset = load->offset;
+        return plan;
+    }
+    if (load->mask == kNone && run_start(c.b_insts, *load, c.n, 1) == 0) {
+        // One distance for all of k?
+        const auto step = c.k.empty() ? std::nullopt : linear_in(load->offset, c.k.back().var);
+        if (c.k.empty() || (step && run_start(c.b_insts, *load, c.k, step->stride) == 0)) {
+            plan.form = OperandForm::Columns;
+            plan.buffer = load->buffer;
+            plan.offset = load->offset;
+            plan.stride = c.k.empty() ? Expr(0) : step->stride;
+            return plan;
+        }
+    }
+    return plan_runs(c.b_insts, *load, c.k);
+}
+
+}  // namespace
+
+TilePlan plan_tile(Expr n, DType accumulate, const VectorTarget& target) {
+    TilePlan tile;
+    tile.lanes = std::max(1, target.vector_bits / 8 / bytes(accumulate));
+    tile.vectors = 2;
+    // Two vectors of B and, on 16 registers, one, otherwise a few broadcasts of A beside the tile.
+    tile.rows = target.vector_registers >= 32 ? 12 : 6;
+    if (n.is_constant()) {
+        // Half vectors where a group has few channels; they run at the same rate on some machines.
+        while (tile.lanes > 4 && n.constant() * 2 <= tile.lanes) tile.lanes /= 2;
+        if (n.constant() <= tile.lanes) tile.vectors = 1;
+    }
+    return tile;
+}
+
+std::optional<ContractionPlan> plan_contraction(const Kernel& kernel, const VectorTarget& target) {
+    if (!kernel.contraction) return std::nullopt;
+    const Contraction& c = *kernel.contraction;
+    if (c.accumulate != DType::F32 && c.accumulate != DType::F64) return std::nullopt;
+    if (c.a_insts.empty() || c.b_insts.empty()) return std::nullopt;
+    ContractionPlan plan;
+    plan.batch = extent_product(c.batch);
+    plan.m = extent_product(c.m);
+    plan.n = extent_product(c.n);
+    plan.k = extent_product(c.k);
+    plan.tile = plan_tile(plan.n, c.accumulate, target);
+    plan.b = plan_b(kernel, c);
+    if (c.b_panel > 0) {
+        if (plan.b.form != OperandForm::Panels) return std::nullopt;
+        // The panels exist already: the tile follows them.
+        while (plan.tile.lanes > 1 && c.b_panel % plan.tile.lanes != 0) plan.tile.lanes /= 2;
+        plan.tile.vectors = c.b_panel / plan.tile.lanes;
+        const int room = target.vector_registers >= 32 ? 24 : 12;
+        if (plan.tile.vectors > 4) return std::nullopt;
+        plan.tile.rows = std::min(12, room / plan.tile.vectors);
+    }
+    if (const Inst* load = plain_load(kernel, c.a_insts, c.accumulate))
+        plan.a = plan_runs(c.a_insts, *load, c.k);
+    return plan;
+}
+
+ContractionCost contraction_cost(const ContractionPlan& plan, double peak_gflops,
+                                 double vendor_efficiency) {
+    auto number = [](Expr e) {
+        return e.is_constant() ? static_cast<double>(e.constant()) : 512.0;
+    };
+    auto rounded = [](double value, double unit) {
+        return unit * std::max(1.0, static_cast<double>(
+                                        static_cast<std::int64_t>((value + unit - 1) / unit)));
+    };
+    const double m = number(plan.m), n = number(plan.n), k = number(plan.k);
+    const double flops = 2 * number(plan.batch) * m * n * k;
+    // Padding of n to whole vectors and what a tile costs besides its FMAs (about 60 cycles'
+    // worth).
+    const double padded = rounded(n, plan.tile.lanes) / n;
+    const double overhead = 1 + 60.0 / (plan.tile.rows * plan.tile.vectors * std::max(k, 1.0)) +
+                            (plan.b.form == OperandForm::Panels ? 0.0 : 4.0 / std::max(m, 1.0)) +
+                            (plan.a.form == OperandForm::Computed ? 16.0 / std::max(n, 1.0) : 0.0);
+    ContractionCost cost;
+    cost.generated = flops * padded * overhead / (0.93 * peak_gflops * 1e3);
+    cost.vendor = 2.0 + flops / (vendor_efficiency * peak_gflops * 1e3);
+    return cost;
+}
+
+}  // namespace ingot

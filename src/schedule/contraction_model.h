@@ -1,0 +1,76 @@
+// What generated contractions can do, for those who must choose before any code exists: the layout
+// pass (how wide are panels), fusion (may this be a Contraction), the cost model (generated or the
+// vendor's). Code generation starts from the same analysis, so the two cannot disagree.
+//
+// Cost: a few linear_in a contraction.
+#pragma once
+#include <optional>
+
+#include "schedule/nest.h"
+
+namespace ingot {
+
+/// The little that tile sizes depend on; made from the target's description by its owner.
+struct VectorTarget {
+    int vector_bits = 512;
+    int vector_registers = 32;
+    std::int64_t l2_bytes = 1 << 20;
+    int cores = 1;
+};
+
+/// Rows and columns of the register tile: `columns` is the width of a panel of packed B.
+struct TilePlan {
+    int lanes = 16;
+    int vectors = 2;
+    int rows = 12;
+    int columns() const { return lanes * vectors; }
+};
+
+/// The tile for products with `n` columns accumulated in `accumulate` (F32 or F64). Narrow `n`
+/// gets a narrow panel, so that little is padded.
+TilePlan plan_tile(Expr n, DType accumulate, const VectorTarget& target);
+/// Width of the panels that a packed right side of `n` columns should have.
+inline int panel_width(Expr n, DType accumulate, const VectorTarget& target) {
+    return plan_tile(n, accumulate, target).columns();
+}
+
+/// How an operand lies, seen from the loops.
+enum class OperandForm : std::uint8_t {
+    Panels,    // B: packed
+    Runs,      // consecutive along (the inner part of) k: read in place, or packed by transposition
+    Columns,   // B: consecutive along n and evenly spaced along k
+    Computed,  // anything else: computed element by element into scratch
+};
+
+struct OperandPlan {
+    OperandForm form = OperandForm::Computed;
+    std::int32_t buffer = -1;
+    Expr offset;            // of the load
+    InstId mask = kNone;    // of the load
+    std::size_t inner = 0;  // Runs: the k loops from this one on are one run
+    Expr run;               // Runs: the run's length
+    Expr segments = 1;      // Runs: runs in all of k
+    Expr stride;            // Columns: distance of two k
+};
+
+struct ContractionPlan {
+    Expr batch, m, n, k;  // products of the loops' extents
+    TilePlan tile;
+    OperandPlan a, b;
+};
+
+/// The analysis that code generation uses; nothing when the contraction cannot be generated (then
+/// only the vendor can do it). Operands and results may be of any real floating type; the sum is
+/// kept in f32 or f64.
+std::optional<ContractionPlan> plan_contraction(const Kernel& kernel, const VectorTarget& target);
+
+/// Estimated time on one core in microseconds, generated and by the vendor, for fp32 with constant
+/// sizes (symbolic ones count as 512). `peak_gflops` is one core's FMA peak.
+struct ContractionCost {
+    double generated = 0;
+    double vendor = 0;
+};
+ContractionCost contraction_cost(const ContractionPlan& plan, double peak_gflops,
+                                 double vendor_efficiency);
+
+}  // namespace ingot

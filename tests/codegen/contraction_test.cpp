@@ -1,0 +1,362 @@
+// Generated contractions against plain loops in double precision: many odd shapes, every way the
+// operands can lie, epilogues, symbolic sizes, splits of the work.
+#include "codegen/contraction/contraction.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "codegen/llvm/jit.h"
+#include "ir/error.h"
+
+namespace ingot::codegen {
+namespace {
+
+using Data = std::vector<float>;
+
+Data random_data(std::int64_t count, unsigned seed) {
+    std::mt19937 generator(seed);
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    Data data(static_cast<std::size_t>(count));
+    for (float& x : data) x = uniform(generator);
+    return data;
+}
+
+/// Builds a kernel's Contraction by hand, as the scheduler would.
+struct Builder {
+    ExprPool pool;
+    Kernel kernel;
+    Contraction c;
+
+    Loop loop(const char* name, Expr extent) { return {pool.index(name, extent), extent}; }
+    std::int32_t buffer(bool written = false, DType dtype = DType::F32) {
+        kernel.buffers.push_back({dtype, 0, BufferScope::Argument, !written, written});
+        return static_cast<std::int32_t>(kernel.buffers.size()) - 1;
+    }
+    static Inst load(std::int32_t buffer, Expr offset, InstId mask = kNone) {
+        Inst i;
+        i.kind = InstKind::Load;
+        i.buffer = buffer;
+        i.offset = offset;
+        i.mask = mask;
+        i.constant = 0.0;
+        return i;
+    }
+    static Inst prim(Prim p, std::vector<InstId> operands, DType dtype = DType::F32) {
+        Inst i;
+        i.prim = p;
+        i.operands = std::move(operands);
+        i.dtype = dtype;
+        return i;
+    }
+    static Inst constant(double value) {
+        Inst i;
+        i.kind = InstKind::Constant;
+        i.constant = value;
+        return i;
+    }
+    static Inst index(Expr e) {
+        Inst i;
+        i.kind = InstKind::Index;
+        i.offset = e;
+        i.dtype = DType::I64;
+        return i;
+    }
+    static Inst accumulator() {
+        Inst i;
+        i.kind = InstKind::Accumulator;
+        return i;
+    }
+    void store(std::int32_t buffer, Expr offset, InstId value) {
+        c.epilogue.stores.push_back({buffer, offset, value, kNone, StoreMode::Write});
+    }
+    const Kernel& finish() {
+        kernel.contraction = std::make_shared<Contraction>(c);
+        return kernel;
+    }
+};
+
+const Jit& jit() {
+    static const Jit instance(host(), {.optimization = 2, .verify = true});
+    return instance;
+}
+
+/// Compiles and runs, the work split into `parts` calls.
+void run(const Kernel& kernel, std::vector<Data*> buffers, std::vector<std::int64_t> sizes = {},
+         int parts = 1) {
+    IrModule m = jit().make_module("test");
+    const KernelCode code = emit_contraction(*m.module, kernel, jit().target(), "kernel");
+    const auto loaded = jit().load(jit().compile(std::move(m)));
+    ASSERT_EQ(code.launches.size(), 1u);
+    const Launch& launch = code.launches[0];
+    auto* f = loaded->function<std::remove_pointer_t<KernelFn>>(launch.symbol);
+    auto value = [&](Expr e) {
+        return evaluate(e, [&](Expr s) {
+            for (std::size_t n = 0; n < kernel.sizes.size(); ++n)
+                if (kernel.sizes[n] == s) return sizes[n];
+            throw InternalError("size");
+        });
+    };
+    std::vector<void*> pointers;
+    for (Data* d : buffers) pointers.push_back(d->data());
+    const std::int64_t work = value(launch.work);
+    const std::int64_t bytes = value(launch.scratch_bytes);
+    std::int64_t error = 0;
+    for (int p = 0; p < parts; ++p) {
+        // A fence of known bytes behind scratch, and scratch full of NaN.
+        void* scratch = std::aligned_alloc(64, static_cast<std::size_t>((bytes + 127) / 64 * 64));
+        std::memset(scratch, 0xff, static_cast<std::size_t>(bytes) + 64);
+        f(pointers.data(), sizes.data(), work * p / parts, work * (p + 1) / parts, scratch, &error);
+        const auto* fence = static_cast<const unsigned char*>(scratch) + bytes;
+        for (int n = 0; n < 64; ++n) ASSERT_EQ(fence[n], 0xff);
+        std::free(scratch);
+    }
+    EXPECT_EQ(error, 0);
+}
+
+void expect_close(const Data& actual, const std::vector<double>& expected, double tolerance) {
+    ASSERT_EQ(actual.size(), expected.size());
+    for (std::size_t n = 0; n < actual.size(); ++n)
+        ASSERT_NEAR(actual[n], expected[n], tolerance * (1 + std::abs(expected[n]))) << "at " << n;
+}
+
+/// B [k, n] as panels.
+Data pack_panels(const Data& b, std::int64_t k, std::int64_t n, std::int64_t panel) {
+    const std::int64_t panels = (n + panel - 1) / panel;
+    Data packed(static_cast<std::size_t>(panels * k * panel), 0.0f);
+    for (std::int64_t i = 0; i < k; ++i)
+        for (std::int64_t j = 0; j < n; ++j)
+            packed[static_cast<std::size_t>(((j / panel) * k + i) * panel + j % panel)] =
+                b[static_cast<std::size_t>(i * n + j)];
+    return packed;
+}
+
+enum class Right { Packed, Rows, Transposed, Strided };
+enum class Left { Rows, Transposed, Padded, Doubled };
+
+/// out = relu(A B + bias) + residual, over all ways of laying out A and B.
+void check_matmul(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k, Left left,
+                  Right right, bool symbolic, int parts) {
+    SCOPED_TRACE(testing::Message()
+                 << batch << "x" << m << "x" << n << "x" << k << " left " << static_cast<int>(left)
+                 << " right " << static_cast<int>(right) << " symbolic " << symbolic);
+    Builder f;
+    Expr em = m;
+    if (symbolic) {
+        em = f.pool.symbol("s0", {1, 100000});
+        f.kernel.sizes = {em};
+    }
+    const Loop lb = f.loop("b", batch), lm = f.loop("m", em), ln = f.loop("n", n),
+               lk = f.loop("k", k);
+    f.c.batch = {lb};
+    f.c.m = {lm};
+    f.c.n = {ln};
+    f.c.k = {lk};
+    const auto a = f.buffer(), b = f.buffer(), bias = f.buffer(), residual = f.buffer(),
+               out = f.buffer(true);
+    const std::int64_t lda = left == Left::Padded ? k + 5 : k;
+    const bool a_transposed = left == Left::Transposed;
+    auto a_at = [&](std::int64_t i, std::int64_t r, std::int64_t x) {
+        return a_transposed ? (i * k + x) * m + r : (i * m + r) * lda + x;
+    };
+    f.c.a_insts = {Builder::load(a, a_transposed ? (lb.var * k + lk.var) * em + lm.var
+                                                 : (lb.var * em + lm.var) * lda + lk.var)};
+    if (left == Left::Doubled) f.c.a_insts.push_back(Builder::prim(Prim::Add, {0, 0}));
+    const Data b_plain = random_data(batch * k * n, 2);
+    Data b_data = b_plain;
+    switch (right) {
+        case Right::Packed: {
+            const int panel = panel_width(n, DType::F32, vector_target(jit().target()));
+            f.c.b_panel = panel;
+            const std::int64_t size = (n + panel - 1) / panel * panel * k;
+            b_data.clear();
+            for (std::int64_t i = 0; i < batch; ++i) {
+                const Data one(b_plain.begin() + i * k * n, b_plain.begin() + (i + 1) * k * n);
+                const Data packed = pack_panels(one, k, n, panel);
+                b_data.insert(b_data.end(), packed.begin(), packed.end());
+            }
+            f.c.b_insts = {Builder::load(b, lb.var * size + floor_div(ln.var, panel) * (k * panel) +
+                                                lk.var * panel + mod(ln.var, panel))};
+            break;
+        }
+        case Right::Rows:
+            f.c.b_insts = {Builder::load(b, (lb.var * k + lk.var) * n + ln.var)};
+            break;
+        case Right::Transposed:
+            for (std::int64_t i = 0; i < batch * k * n; ++i) {
+                const std::int64_t g = i / (k * n), x = i / n % k, j = i % n;
+                b_data[static_cast<std::size_t>((g * n + j) * k + x)] =
+                    b_plain[static_cast<std::size_t>(i)];
+            }
+            f.c.b_insts = {Builder::load(b, (lb.var * n + ln.var) * k + lk.var)};
+            break;
+        case Right::Strided:
+            b_data.assign(b_plain.size() * 2, 7.0f);
+            for (std::size_t i = 0; i < b_plain.size(); ++i) b_data[2 * i] = b_plain[i];
+            f.c.b_insts = {Builder::load(b, ((lb.var * k + lk.var) * n + ln.var) * 2)};
+            break;
+    }
+    const Expr at = (lb.var * em + lm.var) * n + ln.var;
+    f.c.epilogue.insts = {Builder::accumulator(),           Builder::load(bias, ln.var),
+                          Builder::prim(Prim::Add, {0, 1}), Builder::prim(Prim::Relu, {2}),
+                          Builder::load(residual, at),      Builder::prim(Prim::Add, {3, 4})};
+    f.store(out, at, 5);
+
+    Data a_data = random_data(batch * std::max(m * lda, m * k), 1);
+    Data bias_data = random_data(n, 3), residual_data = random_data(batch * m * n, 4);
+    Data out_data(static_cast<std::size_t>(batch * m * n), 99.0f);
+    std::vector<double> expected;
+    for (std::int64_t i = 0; i < batch; ++i)
+        for (std::int64_t r = 0; r < m; ++r)
+            for (std::int64_t j = 0; j < n; ++j) {
+                double sum = 0;
+                for (std::int64_t x = 0; x < k; ++x) {
+                    double v = a_data[static_cast<std::size_t>(a_at(i, r, x))];
+                    if (left == Left::Doubled) v += v;
+                    sum += v * b_plain[static_cast<std::size_t>((i * k + x) * n + j)];
+                }
+                sum += bias_data[static_cast<std::size_t>(j)];
+                expected.push_back(std::max(sum, 0.0) +
+                                   residual_data[static_cast<std::size_t>((i * m + r) * n + j)]);
+            }
+    run(f.finish(), {&a_data, &b_data, &bias_data, &residual_data, &out_data}, {m}, parts);
+    expect_close(out_data, expected, 1e-5 * std::sqrt(static_cast<double>(k)));
+}
+
+TEST(Contraction, MatmulOfManyShapes) {
+    std::mt19937 generator(7);
+    auto up_to = [&](std::int64_t n) {
+        return static_cast<std::int64_t>(generator() % static_cast<unsigned>(n)) + 1;
+    };
+    for (int round = 0; round < 40; ++round) {
+        const auto left = static_cast<Left>(generator() % 4);
+        const auto right = static_cast<Right>(generator() % 4);
+        const std::int64_t batch = round % 3 == 0 ? up_to(3) : 1;
+        check_matmul(batch, up_to(round % 2 ? 40 : 5), up_to(round % 5 ? 100 : 300),
+                     up_to(round % 4 ? 70 : 3), left, right, round % 2 == 0,
+                     static_cast<int>(up_to(3)));
+        if (HasFatalFailure()) return;
+    }
+}
+
+TEST(Contraction, SeveralBlocksOfRowsAndPackedLeft) {
+    check_matmul(1, 700, 130, 512, Left::Rows, Right::Packed, false, 3);
+    check_matmul(1, 301, 300, 64, Left::Rows, Right::Rows, true, 2);
+    check_matmul(2, 65, 257, 33, Left::Padded, Right::Transposed, true, 5);
+}
+
+TEST(Contraction, OneRowAndOneColumn) {
+    for (const Right right : {Right::Packed, Right::Rows, Right::Transposed, Right::Strided}) {
+        check_matmul(1, 1, 1, 1, Left::Rows, right, false, 1);
+        check_matmul(1, 1, 50, 100, Left::Rows, right, false, 1);
+        check_matmul(1, 50, 1, 100, Left::Rows, right, false, 1);
+    }
+}
+
+/// A convolution as the scheduler writes it: channels-last input, weight panels, zero padding.
+struct Conv {
+    std::int64_t images, height, width, in, out, kernel, stride, pad, dilation, groups;
+    bool channels_last = true;
+};
+
+void check_conv(const Conv& v) {
+    SCOPED_TRACE(testing::Message() << v.images << "x" << v.height << "x" << v.width << " " << v.in
+                                    << "->" << v.out << " kernel " << v.kernel << " stride "
+                                    << v.stride << " pad " << v.pad << " groups " << v.groups);
+    const std::int64_t reach = v.dilation * (v.kernel - 1) + 1;
+    const std::int64_t oh = (v.height + 2 * v.pad - reach) / v.stride + 1;
+    const std::int64_t ow = (v.width + 2 * v.pad - reach) / v.stride + 1;
+    const std::int64_t gi = v.in / v.groups, go = v.out / v.groups;
+    Builder f;
+    const Loop g = f.loop("g", v.groups), n = f.loop("n", v.images), y = f.loop("y", oh),
+               x = f.loop("x", ow), ky = f.loop("ky", v.kernel), kx = f.loop("kx", v.kernel),
+               ci = f.loop("c", gi), co = f.loop("o", go);
+    f.c.batch = {g};
+    f.c.m = {n, y, x};
+    f.c.n = {co};
+    f.c.k = {ky, kx, ci};
+    const auto a = f.buffer(), b = f.buffer(), bias = f.buffer(), out = f.buffer(true);
+    const Expr row = y.var * v.stride + ky.var * v.dilation - v.pad;
+    const Expr column = x.var * v.stride + kx.var * v.dilation - v.pad;
+    const Expr channel = g.var * gi + ci.var;
+    using B = Builder;
+    f.c.a_insts = {
+        B::index(row),
+        B::index(column),
+        B::index(0),
+        B::index(v.height),
+        B::index(v.width),
+        B::prim(Prim::Ge, {0, 2}, DType::Bool),
+        B::prim(Prim::Lt, {0, 3}, DType::Bool),
+        B::prim(Prim::Ge, {1, 2}, DType::Bool),
+        B::prim(Prim::Lt, {1, 4}, DType::Bool),
+        B::prim(Prim::LogicalAnd, {5, 6}, DType::Bool),
+        B::prim(Prim::LogicalAnd, {7, 8}, DType::Bool),
+        B::prim(Prim::LogicalAnd, {9, 10}, DType::Bool),
+        B::load(a,
+                v.channels_last ? ((n.var * v.height + row) * v.width + column) * v.in + channel
+                                : ((n.var * v.in + channel) * v.height + row) * v.width + column,
+                11)};
+    const std::int64_t k = v.kernel * v.kernel * gi;
+    const int panel = panel_width(go, DType::F32, vector_target(jit().target()));
+    const std::int64_t panels = (go + panel - 1) / panel;
+    f.c.b_panel = panel;
+    f.c.b_insts = {
+        B::load(b, g.var * (panels * k * panel) + floor_div(co.var, panel) * (k * panel) +
+                       ((ky.var * v.kernel + kx.var) * gi + ci.var) * panel + mod(co.var, panel))};
+    f.c.epilogue.insts = {B::accumulator(), B::load(bias, g.var * go + co.var),
+                          B::prim(Prim::Add, {0, 1}), B::prim(Prim::Relu, {2})};
+    f.store(out, ((n.var * oh + y.var) * ow + x.var) * v.out + g.var * go + co.var, 3);
+
+    Data input = random_data(v.images * v.height * v.width * v.in, 1);
+    const Data weight = random_data(v.groups * k * go, 2);  // [group][ky][kx][in][out]
+    Data bias_data = random_data(v.out, 3), packed;
+    for (std::int64_t i = 0; i < v.groups; ++i) {
+        const Data one(weight.begin() + i * k * go, weight.begin() + (i + 1) * k * go);
+        const Data p = pack_panels(one, k, go, panel);
+        packed.insert(packed.end(), p.begin(), p.end());
+    }
+    Data result(static_cast<std::size_t>(v.images * oh * ow * v.out), 99.0f);
+    std::vector<double> expected(result.size());
+    for (std::int64_t i = 0; i < v.images * oh * ow * v.out; ++i) {
+        const std::int64_t o = i % v.out, px = i / v.out % ow, py = i / v.out / ow % oh,
+                           im = i / v.out / ow / oh, gr = o / go;
+        double sum = bias_data[static_cast<std::size_t>(o)];
+        for (std::int64_t wy = 0; wy < v.kernel; ++wy)
+            for (std::int64_t wx = 0; wx < v.kernel; ++wx) {
+                const std::int64_t iy = py * v.stride + wy * v.dilation - v.pad;
+                const std::int64_t ix = px * v.stride + wx * v.dilation - v.pad;
+                if (iy < 0 || iy >= v.height || ix < 0 || ix >= v.width) continue;
+                for (std::int64_t ch = 0; ch < gi; ++ch) {
+                    const std::int64_t from =
+                        v.channels_last
+                            ? ((im * v.height + iy) * v.width + ix) * v.in + gr * gi + ch
+                            : ((im * v.in + gr * gi + ch) * v.height + iy) * v.width + ix;
+                    sum += static_cast<double>(input[static_cast<std::size_t>(from)]) *
+                           weight[static_cast<std::size_t>(
+                               (gr * k + (wy * v.kernel + wx) * gi + ch) * go + o % go)];
+                }
+            }
+        expected[static_cast<std::size_t>(i)] = std::max(sum, 0.0);
+    }
+    run(f.finish(), {&input, &packed, &bias_data, &result}, {}, 2);
+    expect_close(result, expected, 1e-5 * std::sqrt(static_cast<double>(k)));
+}
+
+TEST(Contraction, Convolutions) {
+    check_conv({1, 14, 14, 32, 64, 1, 1, 0, 1, 1});
+    check_conv({2, 13, 11, 24, 40, 1, 2, 0, 1, 1});
+    check_conv({1, 14, 14, 32, 64, 3, 1, 1, 1, 1});
+    check_conv({2, 9, 10, 17, 33, 3, 2, 1, 1, 1});
+    check_conv({1, 12, 12, 16, 48, 3, 1, 2, 2, 1});
+    check_conv({1, 30, 30, 3, 64, 7, 2, 3, 1, 1});
+    check_conv({1, 7, 9, 64, 64, 3, 1, 1, 1, 8});
+    check_conv({1, 30, 30, 3, 64, 7, 2, 3, 1, 1, false});
+    check_conv({1, 5, 5, 4, 6, 5, 1, 2, 1, 2, false});
+}
+
+}  // namespace
+}  // namespace ingot::codegen
