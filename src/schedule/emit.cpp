@@ -52,7 +52,7 @@ class NestEmitter {
         nest.phases.resize(phases_.size());
         for (std::size_t p = 0; p < phases_.size(); ++p) emit_phase(p, nest.phases[p]);
         append_scratch_buffers();
-        find_sizes();
+        find_sizes(draft_);
         return std::move(draft_);
     }
 
@@ -256,29 +256,6 @@ class NestEmitter {
         for (const KernelBuffer& b : scratch_) draft_.kernel.buffers.push_back(b);
     }
 
-    void find_sizes() {
-        std::vector<Expr> all;
-        Kernel& k = draft_.kernel;
-        for (const KernelBuffer& b : k.buffers) collect_symbols(b.elements, all);
-        for (const LoopVar& v : group_.vars) collect_symbols(v.extent, all);
-        for (const Phase& p : k.nests[0].phases) {
-            for (const Inst& i : p.insts) {
-                collect_symbols(i.offset, all);
-                collect_symbols(i.extent, all);
-            }
-            for (const Store& s : p.stores) collect_symbols(s.offset, all);
-        }
-        for (Expr s : all) {
-            bool loop = std::any_of(group_.vars.begin(), group_.vars.end(),
-                                    [&](const LoopVar& v) { return v.symbol == s; });
-            bool bound =
-                std::find(draft_.bound.begin(), draft_.bound.end(), s) != draft_.bound.end();
-            if (!loop && !bound) k.sizes.push_back(s);
-        }
-        std::sort(k.sizes.begin(), k.sizes.end(),
-                  [](Expr x, Expr y) { return x.node()->id < y.node()->id; });
-    }
-
     const EmitContext& c_;
     const Group& group_;
     std::uint32_t id_;
@@ -291,7 +268,52 @@ class NestEmitter {
     std::vector<KernelBuffer> scratch_;
 };
 
+struct SizeFinder {
+    std::vector<Expr> all, bound;
+
+    void loops(const std::vector<Loop>& list) {
+        for (const Loop& l : list) {
+            collect_symbols(l.extent, all);
+            bound.push_back(l.var);
+        }
+    }
+    void insts(const std::vector<Inst>& list) {
+        for (const Inst& i : list) {
+            collect_symbols(i.offset, all);
+            collect_symbols(i.extent, all);
+        }
+    }
+    void phase(const Phase& p) {
+        loops(p.loops);
+        insts(p.insts);
+        for (const Store& s : p.stores) collect_symbols(s.offset, all);
+    }
+};
+
 }  // namespace
+
+void find_sizes(Draft& draft) {
+    SizeFinder f;
+    f.bound = draft.bound;
+    Kernel& k = draft.kernel;
+    for (const KernelBuffer& b : k.buffers) collect_symbols(b.elements, f.all);
+    for (const Nest& n : k.nests) {
+        f.loops(n.loops);
+        for (const Phase& p : n.phases) f.phase(p);
+    }
+    if (k.contraction) {
+        const Contraction& c = *k.contraction;
+        for (const auto* list : {&c.batch, &c.m, &c.n, &c.k}) f.loops(*list);
+        f.insts(c.a_insts);
+        f.insts(c.b_insts);
+        f.phase(c.epilogue);
+    }
+    k.sizes.clear();
+    for (Expr s : f.all)
+        if (std::find(f.bound.begin(), f.bound.end(), s) == f.bound.end()) k.sizes.push_back(s);
+    std::sort(k.sizes.begin(), k.sizes.end(),
+              [](Expr x, Expr y) { return x.node()->id < y.node()->id; });
+}
 
 Draft emit_nest(const EmitContext& context, std::uint32_t group, bool scratch) {
     return NestEmitter(context, group, scratch).run();

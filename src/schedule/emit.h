@@ -30,4 +30,7 @@ struct EmitContext {
 /// rows private to the thread.
 Draft emit_nest(const EmitContext& context, std::uint32_t group, bool scratch);
 
+/// Fills Kernel::sizes: the symbols of the kernel that are neither loops' nor bound ones.
+void find_sizes(Draft& draft);
+
 }  // namespace ingot::sched

@@ -42,6 +42,10 @@ class Fuser {
     Fusion run() {
         for (NodeId id = 0; id < g_.nodes().size(); ++id) {
             const Node& n = g_.node(id);
+            if (p_.contracts[id]) {
+                add_contraction(id);
+                continue;
+            }
             if (!has_loop_form(g_, n)) {
                 add_extern(id);
                 continue;
@@ -179,18 +183,37 @@ class Fuser {
         f_.groups.push_back(std::move(group));
     }
 
+    // The result's dims are the group's variables; operands are read in an order of their own.
+    void add_contraction(NodeId id) {
+        const Node& n = g_.node(id);
+        Anchor a;
+        a.value = a.target = n.results[0];
+        a.node = id;
+        a.contracts = true;
+        for (ValueId v : n.operands) {
+            ValueId source = memory_source(v);
+            a.reads.push_back({source, Sizes(g_.type(source).sizes.size(), data_symbol())});
+        }
+        add_anchor(std::move(a));
+    }
+
     void need(Group& group, std::uint32_t other) {
         group.needs.push_back(other);
         group.level = std::max(group.level, f_.groups[other].level + 1);
     }
 
     // Follows views from an extern step's operand to what makes their memory.
-    void need_memory_of(ValueId v, Group& group) {
+    ValueId memory_source(ValueId v) const {
         while (p_.home[v] == Home::Inlined) {
             const Node& n = *g_.producer(v);
             check(is_plain_view(n), "an extern step's operand has no memory");
             v = n.operands[0];
         }
+        return v;
+    }
+
+    void need_memory_of(ValueId v, Group& group) {
+        v = memory_source(v);
         for (std::uint32_t other : makers_of(v)) need(group, other);
         for (std::uint32_t a : f_.makers[v]) f_.anchors[a].stored = true;
     }
@@ -207,10 +230,10 @@ class Fuser {
         a.reduces = n != nullptr && is_reduction(n->prim) && a.target == a.value;
         a.extents = g_.type(a.reduces ? n->operands[0] : a.value).sizes;
         a.vars = domain_variables(g_.pool(), "x", a.extents);
-        collect_reads(a);
+        if (!a.contracts) collect_reads(a);
         a.stored = p_.needs_memory[a.target] || a.target != a.value;
         auto id = static_cast<std::uint32_t>(f_.anchors.size());
-        if (!join_any(a)) start_group(a);
+        if (a.contracts || !join_any(a)) start_group(a);
         Group& group = f_.groups[a.group];
         group.anchors.push_back(id);
         for (const Read& r : a.reads) {
@@ -238,6 +261,7 @@ class Fuser {
         group.node = a.node;
         group.frozen = p_.frozen[a.target];
         group.reduces = a.reduces;
+        group.contracts = a.contracts;
         group.level = level_of(a);
         a.map.assign(a.vars.size(), Expr(0));
         Ints dims;
@@ -294,6 +318,7 @@ class Fuser {
     bool may_join(const Anchor& a, std::uint32_t candidate) const {
         const Group& group = f_.groups[candidate];
         if (group.is_extern || group.frozen != p_.frozen[a.target]) return false;
+        if (group.contracts && a.reduces) return false;
         if (group.anchors.size() >= kMostAnchors) return false;
         std::size_t reads = a.reads.size();
         for (std::uint32_t other : group.anchors) reads += f_.anchors[other].reads.size();
@@ -343,6 +368,7 @@ class Fuser {
             vertical = true;
             if (!equate_producer(solver, group, *u, r)) return std::nullopt;
         }
+        if (!vertical && group.contracts) return std::nullopt;
         if (!vertical && !equate_sibling(solver, a, candidate)) return std::nullopt;
 
         Match match{group.vars, {}, 0};
@@ -361,6 +387,9 @@ class Fuser {
         match.map = std::move(*map);
         if (!choose_outer(a, group, match)) return std::nullopt;
         if (!check_reads(a, candidate, solver, match)) return std::nullopt;
+        // An epilogue is one phase without loops.
+        if (group.contracts && (match.step > 0 || match.vars.size() > group.vars.size()))
+            return std::nullopt;
         return match;
     }
 

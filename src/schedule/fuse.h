@@ -30,7 +30,8 @@ struct Anchor {
     Expr start;              //   from here on
     NodeId node = kNone;     // the node that stands for it in the order of the program
     bool reduces = false;
-    Sizes vars;  // its own dims' variables; of a reduction, the operand's dims
+    bool contracts = false;  // a generated contraction; its group's other anchors are the epilogue
+    Sizes vars;              // its own dims' variables; of a reduction, the operand's dims
     Sizes extents;
     Sizes map;       // the same dims as expressions of the group's variables
     Sizes position;  // of a reduction: the result's dims as expressions of the outer variables
@@ -49,6 +50,7 @@ struct LoopVar {
 struct Group {
     NodeId node = kNone;  // extern: the step's node; of a nest: the first anchor's
     bool is_extern = false;
+    bool contracts = false;
     bool frozen = false;
     bool reduces = false;
     int level = 0;

@@ -189,7 +189,11 @@ InstId PhaseEmitter::value(ValueId v, const Sizes& index, InstId mask) {
         if (f.where == Found::Where::Compute) return compute(v, index, mask);
         Inst i;
         const DType dtype = c_.graph.type(v).dtype;
-        if (f.where == Found::Where::Scratch) {
+        if (f.where == Found::Where::Accumulator) {
+            i.kind = InstKind::Accumulator;
+            i.dtype = compute_type(dtype);
+            result = convert(append(std::move(i)), dtype);
+        } else if (f.where == Found::Where::Scratch) {
             i.kind = InstKind::Load;
             i.dtype = dtype;
             i.buffer = f.buffer;
@@ -270,6 +274,24 @@ InstId PhaseEmitter::condition(const std::vector<Condition>& valid) {
             add(prim(Prim::Lt, DType::Bool, {index_number(c.value), index_number(c.high)}));
     }
     return all;
+}
+
+InstId PhaseEmitter::guarded(ValueId v, const Sizes& index, const std::vector<Condition>& valid) {
+    InstId holds = condition(valid);
+    if (holds == kNone) return value(v, index);
+    if (in_memory(v, index)) return load(v, index, holds, Scalar(0));
+    const DType dtype = c_.graph.type(v).dtype;
+    return prim(Prim::Select, dtype, {holds, value(v, index, holds), constant(Scalar(0), dtype)});
+}
+
+InstId PhaseEmitter::load_at(ValueId v, Expr offset) {
+    Inst i;
+    i.kind = InstKind::Load;
+    i.dtype = c_.graph.type(v).dtype;
+    i.buffer = buffer_of(v);
+    i.offset = offset;
+    draft_.kernel.buffers[static_cast<std::size_t>(i.buffer)].read = true;
+    return append(std::move(i));
 }
 
 // Nested choices, the last source innermost.

@@ -10,7 +10,13 @@ namespace ingot::sched {
 
 /// Where a value of the group is in this phase.
 struct Found {
-    enum class Where : std::uint8_t { Compute, Memory, Scratch, Reduced } where = Where::Compute;
+    enum class Where : std::uint8_t {
+        Compute,
+        Memory,
+        Scratch,
+        Reduced,
+        Accumulator
+    } where = Where::Compute;
     std::int32_t buffer = -1;  // Scratch
     Expr offset;               // Scratch
     std::int32_t phase = -1;   // Reduced
@@ -29,6 +35,10 @@ class PhaseEmitter {
     InstId value(ValueId v, const Sizes& index, InstId mask = kNone);
     /// The same, computed from its operands even when it is in memory.
     InstId compute(ValueId v, const Sizes& index, InstId mask = kNone);
+    /// The value at `index` where all of `valid` hold, else 0.
+    InstId guarded(ValueId v, const Sizes& index, const std::vector<Condition>& valid);
+    /// A load at an offset of the caller's.
+    InstId load_at(ValueId v, Expr offset);
     InstId convert(InstId x, DType to);
     InstId index_number(Expr e);
     std::int32_t buffer_of(ValueId v);

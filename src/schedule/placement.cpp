@@ -67,8 +67,11 @@ struct Use {
 
 class Placer {
   public:
-    Placer(const Graph& g, const std::vector<std::int32_t>& output_of)
+    Placer(const Graph& g, const std::vector<std::int32_t>& output_of, const Generates& generates)
         : g_(g), output_of_(output_of), uses_(g.values().size()), loads_(g.values().size(), 0) {
+        p_.contracts.assign(g.nodes().size(), false);
+        for (NodeId id = 0; id < g.nodes().size(); ++id)
+            p_.contracts[id] = kind(g.node(id).prim) == PrimKind::Contraction && generates(id);
         p_.home.assign(g.values().size(), Home::Inlined);
         p_.needs_memory.assign(g.values().size(), false);
         p_.frozen.assign(g.values().size(), false);
@@ -88,7 +91,7 @@ class Placer {
             p_.home[in.value] = Home::Input;
             loads_[in.value] = 1;
         }
-        for (const Node& n : g_.nodes()) visit(n);
+        for (NodeId id = 0; id < g_.nodes().size(); ++id) visit(id);
         return std::move(p_);
     }
 
@@ -150,7 +153,13 @@ class Placer {
         p_.needs_memory[view ? view->source : v] = true;
     }
 
-    void visit(const Node& n) {
+    void visit(NodeId id) {
+        const Node& n = g_.node(id);
+        if (p_.contracts[id]) {
+            anchor(n.results[0]);
+            for (ValueId v : n.operands) thaw(n, v);
+            return;
+        }
         if (!has_loop_form(g_, n)) {
             for (ValueId v : n.results) {
                 p_.home[v] = Home::Extern;
@@ -247,8 +256,9 @@ std::vector<std::int32_t> output_index(const Graph& g) {
     return index;
 }
 
-Placement place(const Graph& graph, const std::vector<std::int32_t>& output_of) {
-    return Placer(graph, output_of).run();
+Placement place(const Graph& graph, const std::vector<std::int32_t>& output_of,
+                const Generates& generates) {
+    return Placer(graph, output_of, generates).run();
 }
 
 }  // namespace ingot::sched

@@ -6,6 +6,7 @@
 #include <queue>
 #include <unordered_map>
 
+#include "schedule/contract.h"
 #include "schedule/emit.h"
 #include "schedule/index.h"
 #include "schedule/kernel_key.h"
@@ -25,7 +26,7 @@ class Scheduler {
         : g_(g),
           options_(options),
           output_of_(output_index(g)),
-          placement_(place(g, output_of_)),
+          placement_(place(g, output_of_, [this](NodeId id) { return generates(id); })),
           fusion_(fuse(g, placement_, output_of_, options)),
           buffer_of_(g.values().size(), -1),
           context_{g_, placement_, fusion_, output_of_} {}
@@ -48,6 +49,11 @@ class Scheduler {
     }
 
   private:
+    bool generates(NodeId id) const {
+        return options_.generate_contraction && has_contraction_form(g_, g_.node(id)) &&
+               options_.generate_contraction(bare_contraction(g_, id, output_of_));
+    }
+
     // Groups after all they need; among those ready, the earliest in the program. Groups that write
     // inputs come last, in the order of the outputs.
     std::vector<std::uint32_t> order() const {
@@ -173,7 +179,8 @@ class Scheduler {
         return s;
     }
 
-    KernelStep kernel_step(std::uint32_t group) {
+    Draft draft_of(std::uint32_t group) {
+        if (fusion_.groups[group].contracts) return emit_contraction_group(context_, group);
         Draft draft = emit_nest(context_, group, false);
         bool phases = draft.kernel.nests[0].phases.size() > 1;
         arrange_loops(draft, g_.pool());
@@ -181,6 +188,11 @@ class Scheduler {
             draft = emit_nest(context_, group, true);
             arrange_loops(draft, g_.pool());
         }
+        return draft;
+    }
+
+    KernelStep kernel_step(std::uint32_t group) {
+        Draft draft = draft_of(group);
         KernelStep step;
         step.sizes = draft.kernel.sizes;
         for (ValueId v : draft.values) step.buffers.push_back(buffer(v));
@@ -227,6 +239,18 @@ class Scheduler {
 };
 
 }  // namespace
+
+std::function<bool(const Kernel&)> choose_by_cost(const VectorTarget& target, double peak_gflops,
+                                                  double vendor_efficiency) {
+    return [=](const Kernel& kernel) {
+        auto plan = plan_contraction(kernel, target);
+        // Operands of other types would be converted element by element.
+        if (!plan || plan->a.form == OperandForm::Computed || plan->b.form == OperandForm::Computed)
+            return false;
+        ContractionCost cost = contraction_cost(*plan, peak_gflops, vendor_efficiency);
+        return cost.generated <= cost.vendor;
+    };
+}
 
 Plan schedule(const Graph& graph, const ScheduleOptions& options) {
     Graph legal = legalize(graph, options.cores);

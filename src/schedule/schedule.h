@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "ir/graph.h"
+#include "schedule/contraction_model.h"
 #include "schedule/plan.h"
 
 namespace ingot {
@@ -17,9 +18,17 @@ struct ScheduleOptions {
     int cores = 2;
     int vector_bytes = 32;               // of the widest vectors code generation uses
     std::int64_t cache_bytes = 1 << 20;  // private cache of one core
-    /// Whether code generation has a template for this contraction over these buffers; empty: none.
-    std::function<bool(const Contraction&, const std::vector<KernelBuffer>&)> contraction_supported;
+    /// Whether a contraction (given as a kernel without epilogue) shall be generated rather than
+    /// left to the vendor's library. Empty: never.
+    std::function<bool(const Kernel&)> generate_contraction;
 };
+
+/// The cost model's choice, for `generate_contraction`: what the template can do and what it does
+/// in no more time than the vendor's library, which reaches `vendor_efficiency` of one core's
+/// `peak_gflops`.
+std::function<bool(const Kernel&)> choose_by_cost(const VectorTarget& target,
+                                                  double peak_gflops = 200,
+                                                  double vendor_efficiency = 0.5);
 
 /// Schedules `graph`. Prims without a loop form become extern steps. Throws NotSupported, naming
 /// the prim, for what neither road can carry out.

@@ -56,7 +56,8 @@ void expect_close(const Tensor& a, const Tensor& b, const std::string& about) {
 }
 
 // Schedules and runs `g` on random inputs and compares with the reference; returns the plan.
-Plan verify(const Graph& g, std::uint64_t seed = 1, std::int64_t symbol = 5) {
+Plan verify(const Graph& g, std::uint64_t seed = 1, std::int64_t symbol = 5,
+            const ScheduleOptions& options = {}) {
     std::mt19937_64 random(seed);
     SymbolValues symbols = [&](Expr) { return symbol; };
     std::vector<Tensor> inputs;
@@ -66,7 +67,7 @@ Plan verify(const Graph& g, std::uint64_t seed = 1, std::int64_t symbol = 5) {
         inputs.push_back(random_tensor(g.type(in.value).dtype, sizes, random));
     }
     std::vector<Tensor> expected = evaluate(g, inputs, symbols);
-    Plan plan = schedule(g);
+    Plan plan = schedule(g, options);
     std::string about = to_string(g) + to_string(plan);
     for (PointOrder order : {PointOrder::Forwards, PointOrder::Backwards}) {
         std::vector<Tensor> got = PlanRunner(plan, symbols, order).run(inputs);
@@ -161,6 +162,60 @@ TEST(ScheduleOracle, LargeReductionInTwoStages) {
     output(g, g.emit(Prim::Amax, {flat}, {{"dims", Ints{0}}}));
     Plan p = verify(g);
     EXPECT_EQ(p.steps.size(), 4u) << to_string(p);
+}
+
+ScheduleOptions generating() {
+    ScheduleOptions o;
+    o.generate_contraction = [](const Kernel& k) { return k.contraction != nullptr; };
+    return o;
+}
+
+TEST(ScheduleOracle, MatmulWithEpilogue) {
+    Graph g;
+    ValueId x = input(g, {2, 6, 8}), w = input(g, {16, 8}, DType::F32, true);
+    ValueId flat = g.emit(Prim::Reshape, {x}, {{"sizes", Sizes{12, 8}}});
+    ValueId t = g.emit(Prim::Permute, {w}, {{"dims", Ints{1, 0}}});
+    ValueId y =
+        g.emit(Prim::Reshape, {g.emit(Prim::Matmul, {flat, t})}, {{"sizes", Sizes{2, 6, 16}}});
+    y = g.emit(Prim::Add, {y, repeat(g, input(g, {16}), {2, 6, 16}, {0, 1})});
+    ValueId h = g.emit(Prim::Add, {g.emit(Prim::Tanh, {y}), input(g, {2, 6, 16})});
+    output(g, h);
+    ValueId heads = g.emit(Prim::Reshape, {y}, {{"sizes", Sizes{2, 6, 4, 4}}});
+    heads = g.emit(Prim::Permute, {heads}, {{"dims", Ints{0, 2, 1, 3}}});
+    output(g, heads);
+    output(g, g.emit(Prim::Matmul,
+                     {heads, g.emit(Prim::Permute, {heads}, {{"dims", Ints{0, 1, 3, 2}}})}));
+    Plan p = verify(g, 1, 5, generating());
+    ASSERT_EQ(p.steps.size(), 2u) << to_string(p);
+    EXPECT_EQ(p.kernels[0].contraction->m.size(), 1u) << to_string(p);
+}
+
+TEST(ScheduleOracle, ConvolutionWithEpilogue) {
+    Graph g;
+    ValueId x = input(g, {2, 3, 9, 8}), w = input(g, {4, 3, 3, 2}, DType::F32, true);
+    ValueId y = g.emit(Prim::Conv, {x, w},
+                       {{"stride", Ints{2, 1}},
+                        {"padding", Sizes{1, 0}},
+                        {"dilation", Ints{1, 2}},
+                        {"groups", std::int64_t{1}},
+                        {"transposed", false},
+                        {"output_padding", Ints{0, 0}}});
+    y = g.emit(Prim::Relu,
+               {g.emit(Prim::Add, {y, repeat(g, input(g, {4}), g.type(y).sizes, {0, 2, 3})})});
+    output(g, y);
+    Plan p = verify(g, 1, 5, generating());
+    EXPECT_EQ(p.steps.size(), 1u) << to_string(p);
+}
+
+TEST(ScheduleOracle, PackedMatmul) {
+    Graph g;
+    ValueId x = input(g, {5, 8}), w = input(g, {3, 8, 4}, DType::F32, true);
+    NodeId n = g.add_with_types(Prim::PackedMatmul, {x, w},
+                                {{"n", Expr(10)}, {"layout", std::string("panel4")}},
+                                {{DType::F32, {5, 10}, {}}});
+    output(g, g.emit(Prim::Exp, {g.node(n).results[0]}));
+    Plan p = verify(g, 1, 5, generating());
+    EXPECT_EQ(p.steps.size(), 1u) << to_string(p);
 }
 
 TEST(ScheduleOracle, InPlaceSwapOfInputs) {

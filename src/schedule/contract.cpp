@@ -1,0 +1,303 @@
+// See contract.h.
+#include "schedule/contract.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "schedule/phase_emitter.h"
+
+namespace ingot::sched {
+
+namespace {
+
+// The width of "panel32".
+std::int64_t panel_width(const Node& n) {
+    const auto& layout = n.attrs.get<std::string>("layout");
+    constexpr std::string_view prefix = "panel";
+    std::int64_t width = 0;
+    if (layout.starts_with(prefix))
+        std::from_chars(layout.data() + prefix.size(), layout.data() + layout.size(), width);
+    if (width <= 0) throw NotSupported("unknown layout of a packed operand: " + layout);
+    return width;
+}
+
+bool is_packed(const Node& n) { return n.prim == Prim::PackedMatmul || n.prim == Prim::PackedConv; }
+bool is_conv(const Node& n) { return n.prim == Prim::Conv || n.prim == Prim::PackedConv; }
+
+class ContractionEmitter {
+  public:
+    ContractionEmitter(const EmitContext& c, Draft& draft, const Node& n, Sizes result,
+                       std::function<Expr(Expr extent)> fresh)
+        : c_(c), draft_(draft), n_(n), result_(std::move(result)), fresh_(std::move(fresh)) {}
+
+    // result_: the result's dims as loop variables (0 for a size of 1).
+    Contraction run() {
+        Contraction out;
+        const DType t = c_.graph.type(n_.results[0]).dtype;
+        out.accumulate = compute_type(t);
+        out.round_intermediates = c_.graph.round_intermediates;
+        if (is_packed(n_)) out.b_panel = static_cast<std::int32_t>(panel_width(n_));
+        is_conv(n_) ? conv(out) : matmul(out);
+        return out;
+    }
+
+  private:
+    Loop loop(std::size_t dim) const {
+        return {result_[dim], c_.graph.type(n_.results[0]).sizes[dim], LoopKind::Serial};
+    }
+    void add_loop(std::vector<Loop>& to, std::size_t dim) const {
+        if (!result_[dim].is_constant()) to.push_back(loop(dim));
+    }
+    Expr new_loop(std::vector<Loop>& to, Expr extent) {
+        if (extent.is(1)) return 0;
+        to.push_back({fresh_(extent), extent, LoopKind::Serial});
+        return to.back().var;
+    }
+
+    template <class F>
+    std::vector<Inst> insts(const F& emit) {
+        Phase phase;
+        PhaseEmitter e(c_, draft_, phase,
+                       [](ValueId, const Sizes&) { return Found{Found::Where::Memory}; });
+        InstId last = emit(e);
+        check(last + 1 == phase.insts.size(), "an operand of a contraction is not the last inst");
+        return std::move(phase.insts);
+    }
+
+    // Element (batch, k, n) of a right side in panels.
+    Expr panel_offset(const Sizes& packed, Expr batch, Expr k, Expr n, Expr width) const {
+        Expr panels = packed[packed.size() - 3], rows = packed[packed.size() - 2];
+        return ((batch * panels + floor_div(n, width)) * rows + k) * width + mod(n, width);
+    }
+
+    void matmul(Contraction& out) {
+        const Sizes& left = c_.graph.type(n_.operands[0]).sizes;
+        std::size_t rank = left.size();
+        for (std::size_t d = 0; d + 2 < rank; ++d) add_loop(out.batch, d);
+        add_loop(out.m, rank - 2);
+        add_loop(out.n, rank - 1);
+        Expr k = new_loop(out.k, left[rank - 1]);
+        Sizes a(result_.begin(), result_.end() - 1), b(result_.begin(), result_.end() - 2);
+        a.push_back(k);
+        Expr row = result_[rank - 1];
+        out.a_insts = insts([&](PhaseEmitter& e) { return e.value(n_.operands[0], a); });
+        out.b_insts = insts([&](PhaseEmitter& e) {
+            if (!is_packed(n_)) {
+                b.push_back(k);
+                b.push_back(row);
+                return e.value(n_.operands[1], b);
+            }
+            Expr batch = flatten(b, Sizes(left.begin(), left.end() - 2));
+            return e.load_at(n_.operands[1],
+                             panel_offset(c_.graph.type(n_.operands[1]).sizes, batch, k, row,
+                                          Expr(std::int64_t{out.b_panel})));
+        });
+        rows_take_batch(out);
+    }
+
+    // Batch loops that the right side ignores are rows.
+    static void rows_take_batch(Contraction& out) {
+        std::vector<Loop> kept, rows;
+        for (const Loop& l : out.batch) {
+            bool used = std::any_of(out.b_insts.begin(), out.b_insts.end(),
+                                    [&](const Inst& i) { return contains(i.offset, l.var); });
+            (used ? kept : rows).push_back(l);
+        }
+        rows.insert(rows.end(), out.m.begin(), out.m.end());
+        out.batch = std::move(kept);
+        out.m = std::move(rows);
+    }
+
+    void conv(Contraction& out) {
+        const Sizes& input = c_.graph.type(n_.operands[0]).sizes;
+        const Sizes weight = n_.prim == Prim::PackedConv ? n_.attrs.get<Sizes>("weight_sizes")
+                                                         : c_.graph.type(n_.operands[1]).sizes;
+        const Ints &stride = n_.attrs.get<Ints>("stride"),
+                   &dilation = n_.attrs.get<Ints>("dilation");
+        const Sizes& padding = n_.attrs.get<Sizes>("padding");
+        add_loop(out.m, 0);
+        for (std::size_t d = 2; d < result_.size(); ++d) add_loop(out.m, d);
+        add_loop(out.n, 1);
+        Sizes at{result_[0], 0}, inside{result_[1], 0};
+        std::vector<Condition> valid;
+        Expr row = 0;
+        for (std::size_t d = 2; d < result_.size(); ++d) {
+            Expr k = new_loop(out.k, weight[d]);
+            Expr x = result_[d] * Expr(stride[d - 2]) + k * Expr(dilation[d - 2]) - padding[d - 2];
+            if (known_le(0, x) != true || known_lt(x, input[d]) != true)
+                valid.push_back({x, 0, input[d]});
+            at.push_back(x);
+            inside.push_back(k);
+            row = row * weight[d] + k;
+        }
+        at[1] = inside[1] = new_loop(out.k, weight[1]);
+        row = row * weight[1] + at[1];
+        out.a_insts = insts([&](PhaseEmitter& e) { return e.guarded(n_.operands[0], at, valid); });
+        out.b_insts = insts([&](PhaseEmitter& e) {
+            if (!is_packed(n_)) return e.value(n_.operands[1], inside);
+            return e.load_at(n_.operands[1],
+                             panel_offset(c_.graph.type(n_.operands[1]).sizes, 0, row, result_[1],
+                                          Expr(std::int64_t{out.b_panel})));
+        });
+    }
+
+    const EmitContext& c_;
+    Draft& draft_;
+    const Node& n_;
+    Sizes result_;
+    std::function<Expr(Expr)> fresh_;
+};
+
+// Merges neighbouring loops and gives all their final names.
+class ContractionLoops {
+  public:
+    ContractionLoops(Contraction& c, ExprPool& pool) : c_(c), pool_(pool) {
+        for (auto* list : {&c.a_insts, &c.b_insts, &c.epilogue.insts})
+            for (Inst& i : *list)
+                if (!i.offset.is_constant()) exprs_.push_back(&i.offset);
+        for (Store& s : c.epilogue.stores)
+            if (!s.offset.is_constant()) exprs_.push_back(&s.offset);
+    }
+    void run() {
+        arrange(c_.batch, "cb");
+        arrange(c_.m, "cm");
+        arrange(c_.n, "cn");
+        arrange(c_.k, "ck");
+    }
+
+  private:
+    void arrange(std::vector<Loop>& loops, const char* prefix) {
+        for (std::size_t i = loops.size(); i-- > 1;) {
+            if (!like_one(loops[i - 1], loops[i])) continue;
+            Expr extent = loops[i - 1].extent * loops[i].extent;
+            Expr joined = loop_variable(pool_, "cj", merged_++, extent);
+            replace(loops[i - 1].var, 0);
+            replace(loops[i].var, joined);
+            loops[i - 1] = {joined, extent, LoopKind::Serial};
+            loops.erase(loops.begin() + static_cast<std::ptrdiff_t>(i));
+        }
+        for (std::size_t i = 0; i < loops.size(); ++i) {
+            Expr name = loop_variable(pool_, prefix, i, loops[i].extent);
+            replace(loops[i].var, name);
+            loops[i].var = name;
+        }
+    }
+    bool like_one(const Loop& outer, const Loop& inner) const {
+        return std::all_of(exprs_.begin(), exprs_.end(), [&](const Expr* e) {
+            bool x = contains(*e, outer.var), y = contains(*e, inner.var);
+            if (!x && !y) return true;
+            if (!x || !y) return false;
+            auto lo = linear_in(*e, outer.var), li = linear_in(*e, inner.var);
+            return lo && li && lo->stride == li->stride * inner.extent;
+        });
+    }
+    void replace(Expr from, Expr to) {
+        for (Expr* e : exprs_)
+            if (contains(*e, from))
+                *e = substitute(*e, [&](Expr s) -> std::optional<Expr> {
+                    if (s == from) return to;
+                    return std::nullopt;
+                });
+    }
+
+    Contraction& c_;
+    ExprPool& pool_;
+    std::vector<Expr*> exprs_;
+    std::size_t merged_ = 0;
+};
+
+void write(Draft& draft, const EmitContext& c, Contraction& out, PhaseEmitter& e, ValueId target,
+           const Sizes& at, InstId x) {
+    Store s;
+    s.buffer = e.buffer_of(target);
+    s.offset = offset_of(at, buffer_strides(c.graph, target, c.output_of));
+    s.value = x;
+    draft.kernel.buffers[static_cast<std::size_t>(s.buffer)].written = true;
+    out.epilogue.stores.push_back(s);
+}
+
+}  // namespace
+
+bool has_contraction_form(const Graph& g, const Node& n) {
+    if (is_complex(g.type(n.results[0]).dtype) || !is_float(g.type(n.results[0]).dtype))
+        return false;
+    switch (n.prim) {
+        case Prim::Matmul:
+        case Prim::PackedMatmul:
+            return true;
+        case Prim::Conv:
+        case Prim::PackedConv:
+            if (n.attrs.get<std::int64_t>("groups") != 1) return false;
+            return !n.attrs.has("transposed") || !n.attrs.get<bool>("transposed");
+        default:
+            return false;
+    }
+}
+
+Kernel bare_contraction(const Graph& g, NodeId id, const std::vector<std::int32_t>& output_of) {
+    const Node& n = g.node(id);
+    Placement p;  // everything that is no view is memory
+    p.home.assign(g.values().size(), Home::Extern);
+    for (ValueId v : n.operands)
+        for (const Node* at = g.producer(v); at != nullptr && is_plain_view(*at);
+             at = g.producer(v)) {
+            p.home[v] = Home::Inlined;
+            v = at->operands[0];
+        }
+    Fusion none;
+    EmitContext c{g, p, none, output_of};
+    Draft draft;
+    std::size_t extra = 0;
+    auto fresh = [&](Expr extent) { return loop_variable(g.pool(), "ck", extra++, extent); };
+    Sizes result = domain_variables(g.pool(), "g", g.type(n.results[0]).sizes);
+    Contraction out = ContractionEmitter(c, draft, n, result, fresh).run();
+    Phase ignored;
+    PhaseEmitter e(c, draft, ignored,
+                   [](ValueId, const Sizes&) { return Found{Found::Where::Memory}; });
+    Inst acc;
+    acc.kind = InstKind::Accumulator;
+    acc.dtype = out.accumulate;
+    out.epilogue.insts.push_back(acc);
+    write(draft, c, out, e, n.results[0], result, 0);
+    ContractionLoops(out, g.pool()).run();
+    draft.kernel.contraction = std::make_shared<const Contraction>(std::move(out));
+    find_sizes(draft);
+    return std::move(draft.kernel);
+}
+
+Draft emit_contraction_group(const EmitContext& c, std::uint32_t id) {
+    const Group& group = c.fusion.groups[id];
+    const Anchor& first = c.fusion.anchors[group.anchors[0]];
+    check(first.contracts, "a contraction group starts with its contraction");
+    Draft draft;
+    std::size_t extra = 0;
+    auto fresh = [&](Expr extent) { return loop_variable(c.graph.pool(), "ck", extra++, extent); };
+    Contraction out =
+        ContractionEmitter(c, draft, c.graph.node(first.node), first.map, fresh).run();
+    PhaseEmitter e(c, draft, out.epilogue, [&](ValueId v, const Sizes& index) {
+        for (std::uint32_t m : c.fusion.makers[v]) {
+            const Anchor& a = c.fusion.anchors[m];
+            if (a.group != id || a.value != v) continue;
+            if (!a.contracts) return Found{};
+            check(index == a.map, "a contraction is read at another place");
+            return Found{Found::Where::Accumulator};
+        }
+        return Found{Found::Where::Memory};
+    });
+    for (std::uint32_t i : group.anchors) {
+        const Anchor& a = c.fusion.anchors[i];
+        if (!a.stored) continue;
+        bool part = a.target != a.value;
+        bool inside = !part && !a.contracts && c.placement.home[a.value] == Home::Anchored;
+        Sizes at = a.map;
+        if (part) at[a.dim] += a.start;
+        write(draft, c, out, e, a.target, at,
+              inside ? e.compute(a.value, a.map) : e.value(a.value, a.map));
+    }
+    ContractionLoops(out, c.graph.pool()).run();
+    draft.kernel.contraction = std::make_shared<const Contraction>(std::move(out));
+    find_sizes(draft);
+    return draft;
+}
+
+}  // namespace ingot::sched
