@@ -10,9 +10,8 @@ namespace ingot {
 
 /// How far a graph has come; each level forbids prims (the table is in verify.cpp).
 enum class Level : std::uint8_t {
-    Traced,      // as recorded
-    Decomposed,  // composite prims are gone (passes/decompose)
-    Packed,      // right sides and filters may be packed (passes/pack_contractions)
+    Traced,  // as recorded, and while passes rewrite
+    Packed,  // right sides and filters may be packed (passes/pack_contractions)
 };
 
 /// Throws InternalError that names the node and what is wrong with it.
