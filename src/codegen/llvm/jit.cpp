@@ -8,29 +8,17 @@
 #include <llvm/ExecutionEngine/JITLink/JITLinkMemoryManager.h>
 #include <llvm/IR/DiagnosticInfo.h>
 #include <llvm/IR/DiagnosticPrinter.h>
-#include <llvm/IR/LegacyPassManager.h>
-#include <llvm/IR/PassManager.h>
 #include <llvm/IR/Verifier.h>
-#include <llvm/MC/TargetRegistry.h>
-#include <llvm/Passes/PassBuilder.h>
 #include <llvm/Support/ErrorHandling.h>
 #include <llvm/Support/MemoryBuffer.h>
-#include <llvm/Support/Process.h>
-#include <llvm/Support/SmallVectorMemoryBuffer.h>
 #include <llvm/Support/raw_ostream.h>
-#include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Triple.h>
-#include <llvm/Transforms/InstCombine/InstCombine.h>
-#include <llvm/Transforms/Scalar/EarlyCSE.h>
-#include <llvm/Transforms/Scalar/LICM.h>
-#include <llvm/Transforms/Scalar/LoopPassManager.h>
-#include <llvm/Transforms/Scalar/SROA.h>
-#include <llvm/Transforms/Scalar/SimplifyCFG.h>
 
 #include <cstdio>
 #include <mutex>
 #include <unordered_map>
 
+#include "codegen/llvm/jit_worker.h"
 #include "codegen/llvm/math_library.h"
 #include "ir/error.h"
 
@@ -100,21 +88,6 @@ void verify_module(const llvm::Module& module) {
     if (llvm::verifyModule(module, &stream)) throw InternalError("invalid LLVM IR: " + message);
 }
 
-llvm::FunctionPassManager function_pipeline(int level) {
-    using namespace llvm;
-    FunctionPassManager fpm;
-    fpm.addPass(SROAPass(SROAOptions::PreserveCFG));
-    fpm.addPass(EarlyCSEPass(/*UseMemorySSA=*/false));
-    if (level < 2) return fpm;
-    fpm.addPass(InstCombinePass(InstCombineOptions().setMaxIterations(1)));
-    fpm.addPass(SimplifyCFGPass());
-    LoopPassManager lpm;
-    lpm.addPass(LICMPass(LICMOptions()));
-    fpm.addPass(createFunctionToLoopPassAdaptor(std::move(lpm), /*UseMemorySSA=*/true));
-    fpm.addPass(EarlyCSEPass(/*UseMemorySSA=*/true));
-    return fpm;
-}
-
 }  // namespace
 
 // ---- compilation
@@ -127,92 +100,47 @@ struct Jit::Impl {
     std::string data_layout;
     std::shared_ptr<jl::InProcessMemoryManager> memory;
 
-    // Target machines are not safe to share while compiling, and making one costs 0.1 ms: a free
-    // list.
     std::mutex mutex;
-    std::vector<std::unique_ptr<llvm::TargetMachine>> idle;
+    std::vector<std::unique_ptr<JitWorker>> idle;
 
-    std::unique_ptr<llvm::TargetMachine> make_machine() const {
-        std::string message;
-        const llvm::Target* t = llvm::TargetRegistry::lookupTarget(target.triple, message);
-        if (!t) throw NotSupported("LLVM has no target for " + target.triple + ": " + message);
-        llvm::TargetOptions flags;
-        // Which operations may fuse into an FMA is said by the instructions' own flags.
-        flags.AllowFPOpFusion = llvm::FPOpFusion::Standard;
-        flags.EmulatedTLS = false;
-        std::unique_ptr<llvm::TargetMachine> machine(t->createTargetMachine(
-            target.triple, target.cpu, target.features, flags, llvm::Reloc::PIC_,
-            target.is_gpu() ? std::nullopt : std::optional(llvm::CodeModel::Small),
-            options.optimization == 0 ? llvm::CodeGenOptLevel::None
-                                      : llvm::CodeGenOptLevel::Default,
-            /*JIT=*/false));
-        if (!machine) throw NotSupported("LLVM has no target machine for " + target.triple);
-        return machine;
-    }
-
-    /// A target machine of this thread's own for as long as it lives.
+    /// A worker of this thread's own for as long as it lives.
     class Lease {
       public:
         explicit Lease(Impl& owner) : owner_(owner) {
             {
                 const std::lock_guard lock(owner.mutex);
                 if (!owner.idle.empty()) {
-                    machine_ = std::move(owner.idle.back());
+                    worker_ = std::move(owner.idle.back());
                     owner.idle.pop_back();
                 }
             }
-            if (!machine_) machine_ = owner.make_machine();
+            if (!worker_)
+                worker_ = std::make_unique<JitWorker>(owner.target, owner.options.optimization);
         }
-        /// Called after success only: a machine that an error went through is not trusted again.
+        /// Called after success only: a worker that an error went through is not used again.
         void give_back() {
             const std::lock_guard lock(owner_.mutex);
-            owner_.idle.push_back(std::move(machine_));
+            owner_.idle.push_back(std::move(worker_));
         }
-        llvm::TargetMachine& operator*() const { return *machine_; }
-        llvm::TargetMachine* operator->() const { return machine_.get(); }
+        JitWorker* operator->() const { return worker_.get(); }
 
       private:
         Impl& owner_;
-        std::unique_ptr<llvm::TargetMachine> machine_;
+        std::unique_ptr<JitWorker> worker_;
     };
 
-    void optimize(IrModule& ir, llvm::TargetMachine& machine) const {
-        if (options.verify) verify_module(*ir.module);
-        if (options.optimization == 0) return;
-        llvm::LoopAnalysisManager lam;
-        llvm::FunctionAnalysisManager fam;
-        llvm::CGSCCAnalysisManager cgam;
-        llvm::ModuleAnalysisManager mam;
-        llvm::PassBuilder builder(&machine);
-        builder.registerModuleAnalyses(mam);
-        builder.registerCGSCCAnalyses(cgam);
-        builder.registerFunctionAnalyses(fam);
-        builder.registerLoopAnalyses(lam);
-        builder.crossRegisterProxies(lam, fam, cgam, mam);
-        llvm::FunctionPassManager fpm = function_pipeline(options.optimization);
-        for (llvm::Function& f : *ir.module)
-            if (!f.isDeclaration()) fpm.run(f, fam);
-    }
-
-    llvm::SmallVector<char, 0> emit(IrModule& ir, llvm::TargetMachine& machine,
-                                    llvm::CodeGenFileType type) const {
-        llvm::SmallVector<char, 0> out;
-        llvm::raw_svector_ostream stream(out);
-        llvm::legacy::PassManager passes;
-        if (machine.addPassesToEmitFile(passes, stream, nullptr, type, /*DisableVerify=*/true))
-            throw InternalError("LLVM cannot emit this kind of file for " + target.triple);
-        passes.run(*ir.module);
-        return out;
-    }
-
-    llvm::SmallVector<char, 0> run(IrModule ir, llvm::CodeGenFileType type) {
+    /// Optimises and emits; `Result` is made from the bytes.
+    template <typename Result>
+    Result run(IrModule ir, llvm::CodeGenFileType type) {
         const Diagnostics diagnostics(*ir.context);
-        Lease machine(*this);
-        optimize(ir, *machine);
-        llvm::SmallVector<char, 0> out = emit(ir, *machine, type);
+        if (options.verify) verify_module(*ir.module);
+        Lease worker(*this);
+        worker->optimize(*ir.module);
+        const llvm::ArrayRef<char> bytes = worker->emit(*ir.module, type);
         diagnostics.rethrow();
-        machine.give_back();
-        return out;
+        Result result(bytes.begin(), bytes.end());
+        worker.give_back();
+        return result;
     }
 };
 
@@ -225,9 +153,9 @@ Jit::Jit(TargetInfo target, JitOptions options, SymbolTable symbols)
     impl_->symbols = math_symbols();
     for (auto& [name, address] : symbols) impl_->symbols[name] = address;
     impl_->memory = unwrap(jl::InProcessMemoryManager::Create(), "JIT memory");
-    Impl::Lease machine(*impl_);
-    impl_->data_layout = machine->createDataLayout().getStringRepresentation();
-    machine.give_back();
+    Impl::Lease worker(*impl_);
+    impl_->data_layout = worker->data_layout();
+    worker.give_back();
 }
 
 Jit::~Jit() = default;
@@ -246,19 +174,21 @@ IrModule Jit::make_module(std::string_view name) const {
 
 CompiledObject Jit::compile(IrModule module) const {
     if (impl_->target.is_gpu()) throw NotSupported("GPU code is emitted as PTX, not as an object");
-    const auto bytes = impl_->run(std::move(module), llvm::CodeGenFileType::ObjectFile);
-    return CompiledObject{{bytes.begin(), bytes.end()}};
+    return {impl_->run<std::vector<std::uint8_t>>(std::move(module),
+                                                  llvm::CodeGenFileType::ObjectFile)};
 }
 
 std::string Jit::assembly(IrModule module) const {
-    const auto text = impl_->run(std::move(module), llvm::CodeGenFileType::AssemblyFile);
-    return {text.begin(), text.end()};
+    return impl_->run<std::string>(std::move(module), llvm::CodeGenFileType::AssemblyFile);
 }
 
 std::string Jit::optimized_ir(IrModule module) const {
-    Impl::Lease machine(*impl_);
-    impl_->optimize(module, *machine);
-    machine.give_back();
+    const Diagnostics diagnostics(*module.context);
+    if (impl_->options.verify) verify_module(*module.module);
+    Impl::Lease worker(*impl_);
+    worker->optimize(*module.module);
+    diagnostics.rethrow();
+    worker.give_back();
     return print(module);
 }
 

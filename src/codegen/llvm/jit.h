@@ -26,7 +26,8 @@ namespace ingot::codegen {
 using SymbolTable = std::map<std::string, void*, std::less<>>;
 
 struct JitOptions {
-    /// 0: no optimisation (debugging), 1: cheap cleaning only, 2: the whole light pipeline.
+    /// 0: no optimisation (debugging), 1: cheap cleaning only, 2: the whole light pipeline,
+    /// 3: the same with LLVM's default code generation effort.
     int optimization = 2;
     /// Run LLVM's verifier on every module (about 5 % of the compile time).
     bool verify = false;

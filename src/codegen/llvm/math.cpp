@@ -78,41 +78,30 @@ llvm::FunctionCallee scalar_function(llvm::Module& module, const std::string& sy
     return callee;
 }
 
-/// The internal function that applies `symbol` to every lane of a vector, in a loop over a copy on
-/// the stack: it keeps the kernel's own loops small, and a call costs more than the copy.
-llvm::Function* lane_loop(llvm::Module& module, const std::string& symbol,
-                          llvm::FixedVectorType* type, std::size_t operands) {
-    llvm::Type* element = type->getElementType();
-    const std::string name = "each." + symbol + "." + std::to_string(type->getNumElements());
-    if (llvm::Function* existing = module.getFunction(name)) return existing;
-    llvm::LLVMContext& context = module.getContext();
-    const llvm::SmallVector<llvm::Type*, 2> parameters(operands, type);
-    auto* f = llvm::Function::Create(llvm::FunctionType::get(type, parameters, false),
-                                     llvm::GlobalValue::InternalLinkage, name, module);
-    f->addFnAttr(llvm::Attribute::NoInline);
-    f->setDoesNotThrow();
-    auto* entry = llvm::BasicBlock::Create(context, "entry", f);
-    auto* loop = llvm::BasicBlock::Create(context, "loop", f);
-    auto* exit = llvm::BasicBlock::Create(context, "exit", f);
-    llvm::IRBuilder<> b(entry);
-    llvm::SmallVector<llvm::AllocaInst*, 2> copies;
-    for (std::size_t k = 0; k < operands; ++k) copies.push_back(b.CreateAlloca(type));
-    for (std::size_t k = 0; k < operands; ++k) b.CreateStore(f->getArg(k), copies[k]);
-    b.CreateBr(loop);
-    b.SetInsertPoint(loop);
-    llvm::PHINode* lane = b.CreatePHI(b.getInt64Ty(), 2);
-    lane->addIncoming(b.getInt64(0), entry);
-    llvm::SmallVector<Value, 2> values;
-    for (llvm::AllocaInst* copy : copies)
-        values.push_back(b.CreateLoad(element, b.CreateGEP(element, copy, lane)));
-    Value y = b.CreateCall(scalar_function(module, symbol, element, operands), values);
-    b.CreateStore(y, b.CreateGEP(element, copies[0], lane));
-    Value next = b.CreateAdd(lane, b.getInt64(1));
-    lane->addIncoming(next, loop);
-    b.CreateCondBr(b.CreateICmpEQ(next, b.getInt64(type->getNumElements())), exit, loop);
-    b.SetInsertPoint(exit);
-    b.CreateRet(b.CreateLoad(type, copies[0]));
-    return f;
+/// A vector on the stack and a call of the library's loop over its elements: the least code in the
+/// module.
+Value call_on_lanes(MathContext& context, const std::string& symbol, std::span<const Value> x) {
+    llvm::IRBuilder<>& b = context.b;
+    llvm::Function& f = *b.GetInsertBlock()->getParent();
+    llvm::IRBuilder<> at_entry(&f.getEntryBlock(), f.getEntryBlock().begin());
+    auto* type = llvm::cast<llvm::FixedVectorType>(x[0]->getType());
+    llvm::SmallVector<Value, 3> arguments;
+    for (Value v : x) {
+        arguments.push_back(at_entry.CreateAlloca(type));
+        b.CreateStore(v, arguments.back());
+    }
+    arguments.push_back(b.getInt64(type->getNumElements()));
+    llvm::SmallVector<llvm::Type*, 3> parameters(x.size(), b.getPtrTy());
+    parameters.push_back(b.getInt64Ty());
+    llvm::FunctionCallee callee = f.getParent()->getOrInsertFunction(
+        symbol + "_lanes", llvm::FunctionType::get(b.getVoidTy(), parameters, false));
+    if (auto* function = llvm::dyn_cast<llvm::Function>(callee.getCallee())) {
+        function->setDoesNotThrow();
+        function->setOnlyAccessesArgMemory();
+        function->setWillReturn();
+    }
+    b.CreateCall(callee, arguments);
+    return b.CreateLoad(type, arguments[0]);
 }
 
 }  // namespace
@@ -131,20 +120,23 @@ bool math_supported(MathFn fn, const llvm::Type* element_type, const TargetInfo&
 
 Value emit_scalar_calls(MathContext& context, std::string_view symbol,
                         std::span<const Value> operands) {
-    llvm::Module& module = *context.b.GetInsertBlock()->getModule();
     const std::string callee(symbol);
-    auto* type = llvm::dyn_cast<llvm::FixedVectorType>(operands[0]->getType());
-    const llvm::ArrayRef<Value> arguments(operands.data(), operands.size());
-    if (!type)
-        return context.b.CreateCall(
-            scalar_function(module, callee, operands[0]->getType(), operands.size()), arguments);
-    return context.b.CreateCall(lane_loop(module, callee, type, operands.size()), arguments);
+    if (llvm::isa<llvm::FixedVectorType>(operands[0]->getType()))
+        return call_on_lanes(context, callee, operands);
+    llvm::Module& module = *context.b.GetInsertBlock()->getModule();
+    return context.b.CreateCall(
+        scalar_function(module, callee, operands[0]->getType(), operands.size()),
+        llvm::ArrayRef<Value>(operands.data(), operands.size()));
 }
 
 Value emit_math(MathContext& context, MathFn fn, std::span<const Value> operands) {
     check(static_cast<int>(operands.size()) == operand_count(fn), "emit_math: operand count");
     llvm::Type* element = operands[0]->getType()->getScalarType();
     check(element->isFloatTy() || element->isDoubleTy(), "emit_math: neither f32 nor f64");
+    if (element->isFloatTy() && is_trigonometric(fn)) {
+        const llvm::IRBuilder<>::FastMathFlagGuard guard(context.b);
+        return emit_trigonometric_f32(context, fn, operands[0]);
+    }
     const unsigned part_lanes = context.target.lanes(element->isFloatTy() ? 4 : 8);
     return MathOps::in_parts(context.b, operands, part_lanes, [&](std::span<const Value> x) {
         const llvm::IRBuilder<>::FastMathFlagGuard guard(context.b);

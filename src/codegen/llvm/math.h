@@ -73,9 +73,8 @@ llvm::Value* emit_math(MathContext& context, MathFn fn, std::span<llvm::Value* c
 /// target.
 bool math_supported(MathFn fn, const llvm::Type* element_type, const TargetInfo& target);
 
-/// Calls the scalar function `symbol` (known to the Jit's symbol table) once a lane; it takes and
-/// returns the operands' element type. The loop over the lanes is an internal function of the
-/// module, made once a type.
+/// Calls the scalar function `symbol` of math_library.h, for a vector its "_lanes" form on a copy
+/// on the stack. The symbol table must know both for functions that are added to it.
 llvm::Value* emit_scalar_calls(MathContext& context, std::string_view symbol,
                                std::span<llvm::Value* const> operands);
 

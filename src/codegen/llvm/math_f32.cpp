@@ -163,48 +163,63 @@ Value with_rare_case(MathOps& m, Value rare, Value fast, llvm::function_ref<Valu
     return joined;
 }
 
-/// The slow way for arguments that the fast one does not reach; through f64, so it needs no second
-/// word.
-Value huge_f32(MathContext& context, MathFn fn, Value x) {
+llvm::Type* widened_type(MathContext& context, Value x) {
     llvm::Type* wide = context.b.getDoubleTy();
-    if (const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(x->getType()))
-        wide = llvm::FixedVectorType::get(wide, vector->getNumElements());
-    MathOps d(context, wide);
-    const TurnRest turn = reduce_huge(context, d, context.b.CreateFPExt(x, wide));
+    const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(x->getType());
+    return vector ? llvm::FixedVectorType::get(wide, vector->getNumElements()) : wide;
+}
+
+/// The slow way for arguments that the fast one does not reach. On CPUs libm's, lane by lane:
+/// little code that is compiled once a module. GPUs have no libm.
+Value huge_f32(MathContext& context, MathFn fn, Value x) {
+    if (!context.target.is_gpu())
+        return emit_scalar_calls(context, "ingot_" + std::string(name(fn)) + "f", {&x, 1});
+    MathOps d(context, widened_type(context, x));
+    const TurnRest turn = reduce_huge(context, d, context.b.CreateFPExt(x, d.type()));
     Value y = fn == MathFn::Tan ? tan_of_turn_f64(d, turn)
                                 : sine_of_turn_f64(d, turn, fn == MathFn::Cos ? 1 : 0);
     return context.b.CreateFPTrunc(y, x->getType());
 }
 
-Value sin_cos_f32(MathContext& context, MathOps& m, MathFn fn, Value x) {
-    Value magnitude = m.abs(x);
-    const Reduced r = reduce_f32(m, magnitude);
-    Value fast = sine_of_quadrant(m, r, x, fn == MathFn::Cos);
-    Value rare = m.b.CreateNot(m.le(magnitude, m.c(kReductionLimit)));
-    return with_rare_case(m, rare, fast, [&] { return huge_f32(context, fn, x); });
+Value sin_cos_part(MathContext& context, MathFn fn, Value x) {
+    MathOps m(context, x->getType());
+    const Reduced r = reduce_f32(m, m.abs(x));
+    return sine_of_quadrant(m, r, x, fn == MathFn::Cos);
 }
 
-/// tan through f64, in parts as wide as the target's f64 vectors.
-Value tan_f32(MathContext& context, MathOps& m, Value x) {
-    Value fast =
-        MathOps::in_parts(m.b, {&x, 1}, m.target.lanes(8), [&](std::span<const Value> part) {
-            llvm::Type* wide = m.b.getDoubleTy();
-            if (const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(part[0]->getType()))
-                wide = llvm::FixedVectorType::get(wide, vector->getNumElements());
-            MathOps d(context, wide);
-            Value y = tan_of_turn_f64(d, reduce_f64(d, m.b.CreateFPExt(part[0], wide)));
-            return m.b.CreateFPTrunc(y, part[0]->getType());
-        });
-    fast = m.select(m.eq(x, m.c(0)), x, fast);  // keeps -0
-    Value rare = m.b.CreateNot(m.le(m.abs(x), m.c(0x1p30)));
-    return with_rare_case(m, rare, fast, [&] { return huge_f32(context, MathFn::Tan, x); });
+Value tan_part(MathContext& context, Value x) {
+    MathOps m(context, x->getType());
+    MathOps d(context, widened_type(context, x));
+    Value y = tan_of_turn_f64(d, reduce_f64(d, m.b.CreateFPExt(x, d.type())));
+    return m.select(m.eq(x, m.c(0)), x, m.b.CreateFPTrunc(y, x->getType()));  // keeps -0
 }
 
 }  // namespace
 
+bool is_trigonometric(MathFn fn) {
+    return fn == MathFn::Sin || fn == MathFn::Cos || fn == MathFn::Tan;
+}
+
 bool has_f32(MathFn fn) {
     return fn == MathFn::Exp || fn == MathFn::Log || fn == MathFn::Tanh || fn == MathFn::Erf ||
-           fn == MathFn::Sin || fn == MathFn::Cos || fn == MathFn::Tan;
+           is_trigonometric(fn);
+}
+
+/// Sine, cosine and tangent of a vector of any width: all parts first, then one branch for huge
+/// arguments in any of them, so that the parts' latencies overlap.
+Value emit_trigonometric_f32(MathContext& context, MathFn fn, Value x) {
+    MathOps m(context, x->getType());
+    const bool tangent = fn == MathFn::Tan;
+    Value fast = MathOps::in_parts(
+        m.b, {&x, 1}, m.target.lanes(tangent ? 8 : 4), [&](std::span<const Value> part) {
+            return tangent ? tan_part(context, part[0]) : sin_cos_part(context, fn, part[0]);
+        });
+    Value rare = m.b.CreateNot(m.le(m.abs(x), m.c(tangent ? 0x1p30 : kReductionLimit)));
+    return with_rare_case(m, rare, fast, [&] {
+        return MathOps::in_parts(m.b, {&x, 1}, m.target.lanes(4), [&](std::span<const Value> part) {
+            return huge_f32(context, fn, part[0]);
+        });
+    });
 }
 
 Value emit_f32(MathContext& context, MathFn fn, std::span<const Value> x) {
@@ -218,11 +233,6 @@ Value emit_f32(MathContext& context, MathFn fn, std::span<const Value> x) {
             return tanh_f32(m, x[0]);
         case MathFn::Erf:
             return erf_f32(m, x[0]);
-        case MathFn::Sin:
-        case MathFn::Cos:
-            return sin_cos_f32(context, m, fn, x[0]);
-        case MathFn::Tan:
-            return tan_f32(context, m, x[0]);
         default:
             return nullptr;
     }

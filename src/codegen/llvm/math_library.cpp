@@ -2,6 +2,7 @@
 #include "codegen/llvm/math_library.h"
 
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
@@ -38,10 +39,38 @@ double cbrt_wide(double x) { return static_cast<double>(std::cbrt(static_cast<lo
 float digamma_f(float x) { return static_cast<float>(digamma(x)); }
 float erfinv_f(float x) { return static_cast<float>(erfinv(x)); }
 
-using Unary32 = float (*)(float);
-using Unary64 = double (*)(double);
-using Binary32 = float (*)(float, float);
-using Binary64 = double (*)(double, double);
+template <typename T>
+using Unary = T (*)(T);
+template <typename T>
+using Binary = T (*)(T, T);
+
+/// The function on every element in place, for vectors that generated code has put on its stack.
+template <typename T, Unary<T> fn>
+void unary_lanes(T* x, std::int64_t count) {
+    for (std::int64_t k = 0; k < count; ++k) x[k] = fn(x[k]);
+}
+template <typename T, Binary<T> fn>
+void binary_lanes(T* x, const T* y, std::int64_t count) {
+    for (std::int64_t k = 0; k < count; ++k) x[k] = fn(x[k], y[k]);
+}
+
+using Table = std::map<std::string, void*, std::less<>>;
+
+template <Unary<float> f32, Unary<double> f64>
+void add_unary(Table& table, const std::string& name) {
+    table["ingot_" + name + "f"] = reinterpret_cast<void*>(f32);
+    table["ingot_" + name] = reinterpret_cast<void*>(f64);
+    table["ingot_" + name + "f_lanes"] = reinterpret_cast<void*>(&unary_lanes<float, f32>);
+    table["ingot_" + name + "_lanes"] = reinterpret_cast<void*>(&unary_lanes<double, f64>);
+}
+
+template <Binary<float> f32, Binary<double> f64>
+void add_binary(Table& table, const std::string& name) {
+    table["ingot_" + name + "f"] = reinterpret_cast<void*>(f32);
+    table["ingot_" + name] = reinterpret_cast<void*>(f64);
+    table["ingot_" + name + "f_lanes"] = reinterpret_cast<void*>(&binary_lanes<float, f32>);
+    table["ingot_" + name + "_lanes"] = reinterpret_cast<void*>(&binary_lanes<double, f64>);
+}
 
 }  // namespace
 
@@ -94,43 +123,35 @@ double erfinv(double y) {
 
 std::map<std::string, void*, std::less<>> math_symbols() {
     std::map<std::string, void*, std::less<>> table;
-    const auto unary = [&](const std::string& name, Unary32 f32, Unary64 f64) {
-        table["ingot_" + name + "f"] = reinterpret_cast<void*>(f32);
-        table["ingot_" + name] = reinterpret_cast<void*>(f64);
-    };
-    const auto binary = [&](const std::string& name, Binary32 f32, Binary64 f64) {
-        table["ingot_" + name + "f"] = reinterpret_cast<void*>(f32);
-        table["ingot_" + name] = reinterpret_cast<void*>(f64);
-    };
-    unary("exp", std::exp, std::exp);
-    unary("exp2", std::exp2, std::exp2);
-    unary("expm1", std::expm1, expm1_wide);
-    unary("log", std::log, std::log);
-    unary("log2", std::log2, std::log2);
-    unary("log10", std::log10, log10_wide);
-    unary("log1p", std::log1p, log1p_wide);
-    unary("sin", std::sin, std::sin);
-    unary("cos", std::cos, std::cos);
-    unary("tan", std::tan, std::tan);
-    unary("asin", std::asin, std::asin);
-    unary("acos", std::acos, std::acos);
-    unary("atan", std::atan, std::atan);
-    unary("sinh", std::sinh, sinh_wide);
-    unary("cosh", std::cosh, cosh_wide);
-    unary("tanh", std::tanh, tanh_wide);
-    unary("asinh", std::asinh, asinh_wide);
-    unary("acosh", std::acosh, acosh_wide);
-    unary("atanh", std::atanh, atanh_wide);
-    unary("erf", std::erf, erf_wide);
-    unary("erfc", std::erfc, erfc_wide);
-    unary("cbrt", std::cbrt, cbrt_wide);
-    unary("lgamma", lgamma_reentrant, lgamma_reentrant);
-    unary("digamma", digamma_f, digamma);
-    unary("erfinv", erfinv_f, erfinv);
-    binary("pow", std::pow, std::pow);
-    binary("atan2", std::atan2, std::atan2);
-    binary("hypot", std::hypot, std::hypot);
-    binary("fmod", std::fmod, std::fmod);
+    add_unary<std::exp, std::exp>(table, "exp");
+    add_unary<std::exp2, std::exp2>(table, "exp2");
+    add_unary<std::expm1, expm1_wide>(table, "expm1");
+    add_unary<std::log, std::log>(table, "log");
+    add_unary<std::log2, std::log2>(table, "log2");
+    add_unary<std::log10, log10_wide>(table, "log10");
+    add_unary<std::log1p, log1p_wide>(table, "log1p");
+    add_unary<std::sin, std::sin>(table, "sin");
+    add_unary<std::cos, std::cos>(table, "cos");
+    add_unary<std::tan, std::tan>(table, "tan");
+    add_unary<std::asin, std::asin>(table, "asin");
+    add_unary<std::acos, std::acos>(table, "acos");
+    add_unary<std::atan, std::atan>(table, "atan");
+    add_unary<std::sinh, sinh_wide>(table, "sinh");
+    add_unary<std::cosh, cosh_wide>(table, "cosh");
+    add_unary<std::tanh, tanh_wide>(table, "tanh");
+    add_unary<std::asinh, asinh_wide>(table, "asinh");
+    add_unary<std::acosh, acosh_wide>(table, "acosh");
+    add_unary<std::atanh, atanh_wide>(table, "atanh");
+    add_unary<std::erf, erf_wide>(table, "erf");
+    add_unary<std::erfc, erfc_wide>(table, "erfc");
+    add_unary<std::cbrt, cbrt_wide>(table, "cbrt");
+    add_unary<lgamma_reentrant, lgamma_reentrant>(table, "lgamma");
+    add_unary<digamma_f, digamma>(table, "digamma");
+    add_unary<erfinv_f, erfinv>(table, "erfinv");
+    add_binary<std::pow, std::pow>(table, "pow");
+    add_binary<std::atan2, std::atan2>(table, "atan2");
+    add_binary<std::hypot, std::hypot>(table, "hypot");
+    add_binary<std::fmod, std::fmod>(table, "fmod");
     // The C library itself, for calls that LLVM's code generator makes up.
     table["memcpy"] = reinterpret_cast<void*>(&::memcpy);
     table["memset"] = reinterpret_cast<void*>(&::memset);

@@ -6,7 +6,9 @@
 
 namespace ingot::codegen {
 
-/// Name in generated modules ("ingot_sinf", "ingot_sin", ...) to address in this process.
+/// Name in generated modules to address in this process: "ingot_sinf" and "ingot_sin" for scalars,
+/// "ingot_sinf_lanes" (float* x, int64 count) and "ingot_powf_lanes" (float* x, const float* y,
+/// int64 count) in place on arrays.
 std::map<std::string, void*, std::less<>> math_symbols();
 
 /// The logarithmic derivative of the gamma function; as PyTorch: -inf or inf at -0 and 0, NaN at

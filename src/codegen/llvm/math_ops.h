@@ -58,7 +58,7 @@ class MathOps {
         return b.CreateIntrinsic(llvm::Intrinsic::fma, {type_}, {x, y, z});
     }
     /// z - x*y
-    Value fnma(Value x, Value y, Value z) { return fma(neg(x), y, z); }
+    Value fnma(Value x, Value y, Value z) { return fma(x, neg(y), z); }
     Value sqrt(Value x) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, x); }
     Value abs(Value x) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x); }
     Value copysign(Value magnitude, Value sign) {
@@ -108,6 +108,9 @@ class MathOps {
 /// f32 functions in f32 arithmetic; null when `fn` has no such form.
 Value emit_f32(MathContext& context, MathFn fn, std::span<const Value> x);
 bool has_f32(MathFn fn);
+/// Sin, Cos and Tan of f32 vectors of any width; may append basic blocks.
+Value emit_trigonometric_f32(MathContext& context, MathFn fn, Value x);
+bool is_trigonometric(MathFn fn);
 
 /// f32 functions on operands widened to f64: good to about 2^-34, which rounds to an almost
 /// correctly rounded f32. Null when `fn` has no such form.
