@@ -22,11 +22,12 @@ bool depends(const std::vector<Inst>& insts, InstId id, Expr symbol) {
 }
 
 /// The load that is the operand, if it is nothing but a load of the accumulator's type.
-const Inst* plain_load(const Kernel& kernel, const std::vector<Inst>& insts, DType accumulate) {
+const Inst* plain_load(std::span<const KernelBuffer> buffers, const std::vector<Inst>& insts,
+                       DType accumulate) {
     if (insts.empty()) return nullptr;
     const Inst& last = insts.back();
     if (last.kind != InstKind::Load || last.dtype != accumulate) return nullptr;
-    if (kernel.buffers[static_cast<std::size_t>(last.buffer)].dtype != accumulate) return nullptr;
+    if (buffers[static_cast<std::size_t>(last.buffer)].dtype != accumulate) return nullptr;
     // An offset that another inst bound at run time is not affine in the loops.
     const bool bound = std::any_of(insts.begin(), insts.end(),
                                    [](const Inst& i) { return i.kind == InstKind::Bind; });
@@ -66,9 +67,9 @@ OperandPlan plan_runs(const std::vector<Inst>& insts, const Inst& load,
     return plan;
 }
 
-OperandPlan plan_b(const Kernel& kernel, const Contraction& c) {
+OperandPlan plan_b(std::span<const KernelBuffer> buffers, const Contraction& c) {
     OperandPlan plan;
-    const Inst* load = plain_load(kernel, c.b_insts, c.accumulate);
+    const Inst* load = plain_load(buffers, c.b_insts, c.accumulate);
     if (!load) return plan;
     if (c.b_panel > 0) {
         plan.form = OperandForm::Panels;
@@ -106,9 +107,9 @@ TilePlan plan_tile(Expr n, DType accumulate, const VectorTarget& target) {
     return tile;
 }
 
-std::optional<ContractionPlan> plan_contraction(const Kernel& kernel, const VectorTarget& target) {
-    if (!kernel.contraction) return std::nullopt;
-    const Contraction& c = *kernel.contraction;
+std::optional<ContractionPlan> plan_contraction(const Contraction& c,
+                                                std::span<const KernelBuffer> buffers,
+                                                const VectorTarget& target) {
     if (c.accumulate != DType::F32 && c.accumulate != DType::F64) return std::nullopt;
     if (c.a_insts.empty() || c.b_insts.empty()) return std::nullopt;
     ContractionPlan plan;
@@ -117,7 +118,7 @@ std::optional<ContractionPlan> plan_contraction(const Kernel& kernel, const Vect
     plan.n = extent_product(c.n);
     plan.k = extent_product(c.k);
     plan.tile = plan_tile(plan.n, c.accumulate, target);
-    plan.b = plan_b(kernel, c);
+    plan.b = plan_b(buffers, c);
     if (c.b_panel > 0) {
         if (plan.b.form != OperandForm::Panels) return std::nullopt;
         // The panels exist already: the tile follows them.
@@ -127,7 +128,7 @@ std::optional<ContractionPlan> plan_contraction(const Kernel& kernel, const Vect
         if (plan.tile.vectors > 4) return std::nullopt;
         plan.tile.rows = std::min(12, room / plan.tile.vectors);
     }
-    if (const Inst* load = plain_load(kernel, c.a_insts, c.accumulate))
+    if (const Inst* load = plain_load(buffers, c.a_insts, c.accumulate))
         plan.a = plan_runs(c.a_insts, *load, c.k);
     return plan;
 }

@@ -5,6 +5,7 @@
 // Cost: a few linear_in a contraction.
 #pragma once
 #include <optional>
+#include <span>
 
 #include "schedule/nest.h"
 
@@ -62,7 +63,9 @@ struct ContractionPlan {
 /// The analysis that code generation uses; nothing when the contraction cannot be generated (then
 /// only the vendor can do it). Operands and results may be of any real floating type; the sum is
 /// kept in f32 or f64.
-std::optional<ContractionPlan> plan_contraction(const Kernel& kernel, const VectorTarget& target);
+std::optional<ContractionPlan> plan_contraction(const Contraction& contraction,
+                                                std::span<const KernelBuffer> buffers,
+                                                const VectorTarget& target);
 
 /// Estimated time on one core in microseconds, generated and by the vendor, for fp32 with constant
 /// sizes (symbolic ones count as 512). `peak_gflops` is one core's FMA peak.

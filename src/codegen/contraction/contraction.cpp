@@ -80,7 +80,8 @@ std::vector<int> choose_heights(Expr m, int rows) {
 }
 
 Decisions decide(const Kernel& kernel, const TargetInfo& target) {
-    const auto plan = plan_contraction(kernel, vector_target(target));
+    if (!kernel.contraction) throw InternalError("contraction: a kernel without one");
+    const auto plan = plan_contraction(*kernel.contraction, kernel.buffers, vector_target(target));
     if (!plan) throw NotSupported("contraction: no generated form");
     const Contraction& c = *kernel.contraction;
     Decisions d;
@@ -503,13 +504,13 @@ void Emitter::tiles(Value* batch, Value* start, Value* end, Value* panel_index) 
         if (d_.pack_a) {
             Value* a =
                 at(element_, bytes_at(scratch_, d_.scratch.a_packed), b_.CreateMul(local, k));
-            b_.CreateCall(f, {a, k, right.address, right.distance, scratch_, ldc, i64(0)});
+            b_.CreateCall(f, {a, k, right.address, right.distance, scratch_, ldc});
         } else {
             Value* segments = expr(d_.plan.a.segments);
             Value* table = at(b_.getPtrTy(), bytes_at(scratch_, d_.scratch.table),
                               b_.CreateMul(local, segments));
             b_.CreateCall(f, {table, segments, expr(d_.plan.a.run), right.address, right.distance,
-                              scratch_, ldc, i64(0)});
+                              scratch_, ldc});
         }
         call(epilogue_, {batch, row, i64(height), first_column, count, scratch_});
     });

@@ -16,8 +16,13 @@ namespace {
 using llvm::Value;
 using Values = std::vector<Value*>;
 
-/// How many k one turn of the inner loop takes: enough that the loop's own instructions vanish.
-constexpr int kUnroll = 4;
+/// How many sums of each element are kept, over every n-th k: a small tile has too few
+/// accumulators to cover the latency of the FMA (8 to 10 in flight) with one.
+int chains(const TileShape& tile) {
+    int n = 1;
+    while (n < 8 && tile.rows * tile.vectors * n < 8) n *= 2;
+    return n;
+}
 
 /// An internal function of the module, or the one of that name it has already.
 struct SharedFunction {
@@ -60,26 +65,20 @@ class Tile {
                    ? ldb
                    : b.getInt64(static_cast<std::uint64_t>(ldb_constant))) {}
 
-    /// Zeros, or C where `accumulate`.
-    Values initial(Value* c, Value* ldc, Value* accumulate) {
-        llvm::Function* f = b_.GetInsertBlock()->getParent();
-        llvm::BasicBlock* before = b_.GetInsertBlock();
-        auto* load = llvm::BasicBlock::Create(b_.getContext(), "load_c", f);
-        auto* after = llvm::BasicBlock::Create(b_.getContext(), "start", f);
-        b_.CreateCondBr(b_.CreateICmpNE(accumulate, b_.getInt64(0)), load, after);
-        b_.SetInsertPoint(load);
-        Values loaded;
-        for_each([&](int row, int v) { loaded.push_back(load_vector(c_address(c, ldc, row, v))); });
-        b_.CreateBr(after);
-        b_.SetInsertPoint(after);
-        Values result;
-        for (Value* v : loaded) {
-            llvm::PHINode* phi = b_.CreatePHI(vector_, 2);
-            phi->addIncoming(llvm::Constant::getNullValue(vector_), before);
-            phi->addIncoming(v, load);
-            result.push_back(phi);
+    Values initial() const {
+        const int count = shape_.rows * shape_.vectors * chains(shape_);
+        return Values(static_cast<std::size_t>(count), llvm::Constant::getNullValue(vector_));
+    }
+
+    /// The accumulators of all chains added up.
+    Values joined(Values acc) {
+        const auto tile = static_cast<std::size_t>(shape_.rows * shape_.vectors);
+        while (acc.size() > tile) {
+            const std::size_t half = acc.size() / 2;
+            for (std::size_t n = 0; n < half; ++n) acc[n] = b_.CreateFAdd(acc[n], acc[n + half]);
+            acc.resize(half);
         }
-        return result;
+        return acc;
     }
 
     void store(const Values& acc, Value* c, Value* ldc) {
@@ -89,15 +88,14 @@ class Tile {
         });
     }
 
-    /// acc += a[row] * b over one k. `a(row)` is the address of A's element.
+    /// Adds a[row] * b of one k to chain `chain` of `acc`. `a(row)` is the address of A's element.
     template <typename Address>
-    Values step(Values acc, Value* b_row, Address&& a) {
+    void step(Values& acc, int chain, Value* b_row, Address&& a) {
         Values columns;
         for (int v = 0; v < shape_.vectors; ++v)
             columns.push_back(load_vector(b_.CreateConstGEP1_64(
-                shape_.element, b_row,
-                static_cast<std::uint64_t>(v) * static_cast<std::uint64_t>(shape_.lanes))));
-        std::size_t n = 0;
+                shape_.element, b_row, static_cast<std::uint64_t>(v * shape_.lanes))));
+        auto n = static_cast<std::size_t>(chain * shape_.rows * shape_.vectors);
         for (int row = 0; row < shape_.rows; ++row) {
             // One broadcast for all of the row's vectors: a memory operand of its own for every
             // FMA would need more loads than a cycle has.
@@ -108,40 +106,40 @@ class Tile {
                 acc[n] = b_.CreateIntrinsic(llvm::Intrinsic::fma, {vector_},
                                             {splat, columns[static_cast<std::size_t>(v)], acc[n]});
         }
-        return acc;
     }
 
     /// The loop over k in [0, count): `address(k, u, row)` is A's element at k + u. Returns the
     /// accumulators and B's address behind the last k.
     template <typename Address>
     std::pair<Values, Value*> over_k(Values acc, Value* count, Value* b_start, Address&& address) {
+        const int unroll = chains(shape_);
         acc.push_back(b_start);
-        Value* blocked = b_.CreateAnd(count, b_.getInt64(~static_cast<std::uint64_t>(kUnroll - 1)));
-        auto body = [&](int unroll) {
-            return [&, unroll](Value* k, Values carried) {
+        auto body = [&](int steps) {
+            return [&, steps](Value* k, Values carried) {
                 Value* b_row = carried.back();
                 carried.pop_back();
-                for (int u = 0; u < unroll; ++u) {
-                    Value* at = b_.CreateGEP(
-                        shape_.element, b_row,
-                        b_.CreateMul(ldb_, b_.getInt64(static_cast<std::uint64_t>(u))));
-                    carried =
-                        step(std::move(carried), at, [&](int row) { return address(k, u, row); });
-                }
-                carried.push_back(b_.CreateGEP(
-                    shape_.element, b_row,
-                    b_.CreateMul(ldb_, b_.getInt64(static_cast<std::uint64_t>(unroll)))));
+                for (int u = 0; u < steps; ++u)
+                    step(carried, u, b_.CreateGEP(shape_.element, b_row, times_ldb(u)),
+                         [&](int row) { return address(k, u, row); });
+                carried.push_back(b_.CreateGEP(shape_.element, b_row, times_ldb(steps)));
                 return carried;
             };
         };
-        acc = emit_loop(b_, "k", b_.getInt64(0), blocked, b_.getInt64(kUnroll), acc, body(kUnroll));
-        acc = emit_loop(b_, "k_rest", blocked, count, b_.getInt64(1), acc, body(1));
+        // No further unrolling: a full tile's 24 FMAs hide the loop's own three instructions, and
+        // every unrolled copy costs half a millisecond of compile time.
+        Value* blocked = b_.CreateAnd(count, b_.getInt64(~static_cast<std::uint64_t>(unroll - 1)));
+        acc = emit_loop(b_, "k", b_.getInt64(0), blocked,
+                        b_.getInt64(static_cast<std::uint64_t>(unroll)), acc, body(unroll));
+        if (unroll > 1) acc = emit_loop(b_, "k_rest", blocked, count, b_.getInt64(1), acc, body(1));
         Value* b_end = acc.back();
         acc.pop_back();
         return {acc, b_end};
     }
 
   private:
+    Value* times_ldb(int n) {
+        return b_.CreateMul(ldb_, b_.getInt64(static_cast<std::uint64_t>(n)));
+    }
     template <typename Body>
     void for_each(Body&& body) {
         for (int row = 0; row < shape_.rows; ++row)
@@ -170,20 +168,20 @@ llvm::Function* packed_kernel(llvm::Module& module, const TileShape& shape, std:
     llvm::IRBuilder<> b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, tile_name("packed", shape, ldb),
-                                       {ptr, i64, ptr, i64, ptr, i64, i64});
+    auto [f, is_new] =
+        shared_function(module, tile_name("packed", shape, ldb), {ptr, i64, ptr, i64, ptr, i64});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     Tile tile(b, shape, ldb, f->getArg(3));
     Value* a = f->getArg(0);
-    auto acc = tile.initial(f->getArg(4), f->getArg(5), f->getArg(6));
+    auto acc = tile.initial();
     auto [sum, end] = tile.over_k(acc, f->getArg(1), f->getArg(2), [&](Value* k, int u, int row) {
         Value* at = b.CreateGEP(shape.element, a,
                                 b.CreateMul(k, b.getInt64(static_cast<std::uint64_t>(shape.rows))));
         return b.CreateConstGEP1_64(shape.element, at,
                                     static_cast<std::uint64_t>(u * shape.rows + row));
     });
-    tile.store(sum, f->getArg(4), f->getArg(5));
+    tile.store(tile.joined(sum), f->getArg(4), f->getArg(5));
     b.CreateRetVoid();
     return f;
 }
@@ -192,14 +190,14 @@ llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::i
     llvm::IRBuilder<> b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, tile_name("rows", shape, ldb),
-                                       {ptr, i64, i64, ptr, i64, ptr, i64, i64});
+    auto [f, is_new] =
+        shared_function(module, tile_name("rows", shape, ldb), {ptr, i64, i64, ptr, i64, ptr, i64});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     Tile tile(b, shape, ldb, f->getArg(4));
     Value* table = f->getArg(0);
     Value* count = f->getArg(2);
-    Values carried = tile.initial(f->getArg(5), f->getArg(6), f->getArg(7));
+    Values carried = tile.initial();
     carried.push_back(f->getArg(3));
     carried = emit_loop(
         b, "segment", b.getInt64(0), f->getArg(1), b.getInt64(1), carried,
@@ -221,7 +219,7 @@ llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::i
             return sum;
         });
     carried.pop_back();
-    tile.store(carried, f->getArg(5), f->getArg(6));
+    tile.store(tile.joined(carried), f->getArg(5), f->getArg(6));
     b.CreateRetVoid();
     return f;
 }

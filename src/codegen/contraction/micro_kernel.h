@@ -24,12 +24,12 @@ struct TileShape {
 /// Distance in elements between two k of B: a constant, or passed at run time.
 inline constexpr std::int64_t kRuntimeStride = -1;
 
-/// void f(ptr a, i64 k, ptr b, i64 ldb, ptr c, i64 ldc, i64 accumulate)
+/// void f(ptr a, i64 k, ptr b, i64 ldb, ptr c, i64 ldc)
 /// a: packed [k][rows]. b: [k] rows of `columns` elements, `ldb` apart. c: [rows] rows of `columns`
-/// elements, `ldc` apart, on which the sum is added (accumulate != 0) or which it replaces.
+/// elements, `ldc` apart, which the sums replace.
 llvm::Function* packed_kernel(llvm::Module& module, const TileShape& tile, std::int64_t ldb);
 
-/// void f(ptr table, i64 segments, i64 k, ptr b, i64 ldb, ptr c, i64 ldc, i64 accumulate)
+/// void f(ptr table, i64 segments, i64 k, ptr b, i64 ldb, ptr c, i64 ldc)
 /// table: [segments][rows] pointers to k consecutive elements of A each; B goes on from segment to
 /// segment. A is read where it lies: a convolution without im2col.
 llvm::Function* rows_kernel(llvm::Module& module, const TileShape& tile, std::int64_t ldb);
