@@ -3,7 +3,7 @@
 // how large it can be. Operations that would turn a rounding difference into a different answer
 // (comparison, rounding to integer, index of a maximum) are given exact operands only, and
 // operations that magnify errors only moderate ones; so any disagreement is a bug.
-#include "random_graph.h"
+#include "fuzz/random_graph.h"
 
 #include <algorithm>
 #include <cmath>
