@@ -133,6 +133,11 @@ std::optional<ContractionPlan> plan_contraction(const Contraction& c,
     return plan;
 }
 
+std::optional<ContractionPlan> plan_contraction(const Kernel& kernel, const VectorTarget& target) {
+    if (!kernel.contraction) return std::nullopt;
+    return plan_contraction(*kernel.contraction, kernel.buffers, target);
+}
+
 ContractionCost contraction_cost(const ContractionPlan& plan, double peak_gflops,
                                  double vendor_efficiency) {
     auto number = [](Expr e) {

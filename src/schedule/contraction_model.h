@@ -66,6 +66,7 @@ struct ContractionPlan {
 std::optional<ContractionPlan> plan_contraction(const Contraction& contraction,
                                                 std::span<const KernelBuffer> buffers,
                                                 const VectorTarget& target);
+std::optional<ContractionPlan> plan_contraction(const Kernel& kernel, const VectorTarget& target);
 
 /// Estimated time on one core in microseconds, generated and by the vendor, for fp32 with constant
 /// sizes (symbolic ones count as 512). `peak_gflops` is one core's FMA peak.
