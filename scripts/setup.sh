@@ -16,7 +16,19 @@ die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 fingerprint() { cat scripts/setup.sh scripts/requirements*.txt | sha256sum | cut -c1-16; }
 STAMP="$VENV/.ingot-ready"
 
-# --- system packages -------------------------------------------------------------------------------------
+# --- the interpreter --------------------------------------------------------------------
+supported_python() {
+    "$1" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null
+}
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-} python3 python3.11 python3.12; do
+        supported_python "$candidate" && { echo "$candidate"; return; }
+    done
+    die "no Python 3.11 or 3.12 found; set PYTHON to one"
+}
+
+# --- system packages -------------------------------------------------------------------------------
 has_header() { [ -e "/usr/include/$1" ] || ls /usr/include/*/"$1" >/dev/null 2>&1; }
 missing_packages() {
     local missing=()
@@ -30,6 +42,9 @@ missing_packages() {
     has_header zlib.h || missing+=(zlib1g-dev)
     has_header libxml2 || missing+=(libxml2-dev)
     has_header gtest/gtest.h || missing+=(libgtest-dev)
+    local python=$VENV/bin/python
+    [ -x "$python" ] || python=$(find_python)
+    [ -e "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] || missing+=(python3-dev)
     echo "${missing[*]-}"
 }
 install_packages() {
@@ -50,17 +65,7 @@ install_packages() {
         $missing >/dev/null || die "$ask"
 }
 
-# --- the interpreter and its environment --------------------------------------------------------------------
-supported_python() {
-    "$1" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null
-}
-find_python() {
-    local candidate
-    for candidate in ${PYTHON:-} python3 python3.11 python3.12; do
-        supported_python "$candidate" && { echo "$candidate"; return; }
-    done
-    die "no Python 3.11 or 3.12 found; set PYTHON to one"
-}
+# --- the environment --------------------------------------------------------------------------------
 make_venv() {
     [ -x "$VENV/bin/python" ] && "$VENV/bin/python" -m pip --version >/dev/null 2>&1 && return
     local python shared=()

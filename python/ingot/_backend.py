@@ -31,7 +31,10 @@ class Stats:
     programs: int = 0  # programs compiled (one for each set of sizes)
     fallbacks: int = 0  # graphs or sizes that run eagerly because they could not be compiled
     training: int = 0  # graphs that run eagerly because an input needs a gradient
+    eager_calls: int = 0  # calls of a program whose inputs it cannot serve, run eagerly
     compile_seconds: float = 0.0  # from Dynamo's graph to a callable, summed
+    kernels: int = 0  # distinct kernels of all programs
+    externs: int = 0  # operators of all programs that PyTorch carries out
     reasons: list[str] = field(default_factory=list)  # one line for each fallback
 
 
@@ -105,9 +108,35 @@ def _record(
     outputs = list(outputs)
     results = [k for k, value in enumerate(outputs) if isinstance(value, torch.Tensor)]
     program = recorder.compile([outputs[k] for k in results])
+    # The graph itself, for calls that the program cannot serve (a tensor subclass, overlapping
+    # memory): over the same tensors and the numbers this program was made for.
+    template = [None if isinstance(v, torch.Tensor) else v for v in arguments]
+    program.fallback = _Eagerly(gm, template, tensors, results)
+    report = program.report()
+    with _lock:
+        _stats.kernels += report["kernels"]
+        _stats.externs += report["externs"]
     if len(tensors) == len(inputs) and len(results) == len(outputs):
         return program
     return _Padded(program, tensors, outputs, results)
+
+
+class _Eagerly:
+    """The graph over a program's tensors, run eagerly."""
+
+    def __init__(
+        self, gm: torch.fx.GraphModule, template: list[Any], tensors: list[int], results: list[int]
+    ) -> None:
+        self._gm, self._template, self._tensors, self._results = gm, template, tensors, results
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple:
+        with _lock:
+            _stats.eager_calls += 1
+        arguments = list(self._template)
+        for k, value in zip(self._tensors, inputs, strict=True):
+            arguments[k] = value
+        outputs = self._gm(*arguments)
+        return tuple(outputs[k] for k in self._results)
 
 
 class _Padded:
