@@ -186,7 +186,7 @@ double bessel_i1e(double x) {
     if (std::isnan(x)) return x;
     double a = std::fabs(x);
     double v = a > 40 ? scaled_i(1, a) : std::exp(-a) * std::cyl_bessel_i(1.0, a);
-    return std::copysign(v, x);
+    return x < 0 ? -v : v;
 }
 double bessel_i0(double x) { return bessel_i0e(x) * std::exp(std::fabs(x)); }
 double bessel_i1(double x) { return bessel_i1e(x) * std::exp(std::fabs(x)); }

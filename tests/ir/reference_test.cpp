@@ -3,11 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <fstream>
 #include <random>
+#include <set>
 
 #include "ir/parse.h"
+#include "ir/print.h"
+#include "ir/verify.h"
 
 namespace ingot {
 namespace {
@@ -114,6 +119,76 @@ graph(%0: f32[2, s0]) {
     EXPECT_NEAR(got[0], 0.09003057, 1e-7);
     EXPECT_NEAR(got[2], 0.66524096, 1e-7);
     EXPECT_NEAR(got[4], 1.0 / 3, 1e-7);
+}
+
+// The relative difference that PyTorch's own functions have from the true value, generously.
+double tolerance_of(DType t) {
+    switch (real_type(t)) {
+        case DType::F64:
+            return 1e-9;
+        case DType::F32:
+            return 2e-6;
+        case DType::F16:
+            return 2e-3;
+        default:
+            return 1e-2;
+    }
+}
+
+bool agree(Prim p, double a, double b, DType t) {
+    if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+    // relu(-0) is -0 or 0 in eager, depending on the path.
+    if (a == b) return std::signbit(a) == std::signbit(b) || a != 0 || p == Prim::Relu;
+    // PyTorch's Bessel functions are approximations with errors of this order.
+    bool bessel =
+        p == Prim::BesselJ0 || p == Prim::BesselJ1 || p == Prim::BesselY0 || p == Prim::BesselY1;
+    // The log-sum-exp that the gradient of attention reads is f32.
+    double tolerance = bessel || p == Prim::AttentionGrad ? 1e-6 : tolerance_of(t);
+    return std::fabs(a - b) <= tolerance * std::max({std::fabs(a), std::fabs(b), 1e-3});
+}
+
+// Each case returns pairs: the prim's result and PyTorch's (make_reference_cases.py).
+TEST(Reference, AgreesWithPyTorch) {
+    std::ifstream in(INGOT_TEST_DATA "/ir/reference_cases.ir");
+    std::string text{std::istreambuf_iterator<char>(in), {}};
+    std::set<Prim> covered;
+    int cases = 0;
+    for (std::size_t at = 0, end; at < text.size(); at = end + 4) {
+        end = std::min(text.find("===\n", at), text.size());
+        Graph g = parse_graph(std::string_view(text).substr(at, end - at));
+        verify(g);
+        ++cases;
+        const Node& n = *std::find_if(g.nodes().begin(), g.nodes().end(),
+                                      [](const Node& node) { return node.prim != Prim::Constant; });
+        covered.insert(n.prim);
+        std::string operands;
+        for (ValueId v : n.operands) operands += " " + to_string(g.type(v));
+        SCOPED_TRACE(std::string(name(n.prim)) + to_string(n.attrs) + operands);
+        std::vector<Tensor> out = evaluate(g, {});
+        for (std::size_t i = 0; i < out.size(); i += 2)
+            for (std::int64_t k = 0; k < out[i].numel(); ++k) {
+                Num got = out[i].get(k), want = out[i + 1].get(k);
+                DType t = out[i].dtype;
+                bool same = is_integral(t) ? got.i == want.i
+                                           : agree(n.prim, got.re, want.re, t) &&
+                                                 agree(n.prim, got.im, want.im, t);
+                EXPECT_TRUE(same) << "result " << i / 2 << ", element " << k << ": "
+                                  << to_double(got, t) << " " << got.im << ", PyTorch "
+                                  << to_double(want, t) << " " << want.im;
+                if (!same) break;
+            }
+    }
+    EXPECT_GT(cases, 500);
+    // What PyTorch has no direct counterpart for, and what is tested elsewhere.
+    const std::set<Prim> elsewhere{Prim::Cbrt,         Prim::Popcount,   Prim::Fma,
+                                   Prim::PackedMatmul, Prim::PackedConv, Prim::Mode,
+                                   Prim::Full,         Prim::Empty,      Prim::SizeValue,
+                                   Prim::Constant,     Prim::Barrier,    Prim::Assert};
+    for (int i = 0; i < kPrimCount; ++i) {
+        auto p = static_cast<Prim>(i);
+        EXPECT_TRUE(covered.contains(p) || carried_out_by_host(p) || elsewhere.contains(p))
+            << name(p) << " has no case";
+    }
 }
 
 // Every pointwise prim is evaluated for some element type it accepts.
