@@ -210,7 +210,7 @@ void write(Draft& draft, const EmitContext& c, Contraction& out, PhaseEmitter& e
            const Sizes& at, InstId x) {
     Store s;
     s.buffer = e.buffer_of(target);
-    s.offset = offset_of(at, buffer_strides(c.graph, target, c.output_of));
+    s.offset = offset_of(at, c.layouts.strides(target));
     s.value = x;
     draft.kernel.buffers[static_cast<std::size_t>(s.buffer)].written = true;
     out.epilogue.stores.push_back(s);
@@ -234,7 +234,7 @@ bool has_contraction_form(const Graph& g, const Node& n) {
     }
 }
 
-Kernel bare_contraction(const Graph& g, NodeId id, const std::vector<std::int32_t>& output_of) {
+Kernel bare_contraction(const Graph& g, NodeId id, const Layouts& layouts) {
     const Node& n = g.node(id);
     Placement p;  // everything that is no view is memory
     p.home.assign(g.values().size(), Home::Extern);
@@ -245,7 +245,7 @@ Kernel bare_contraction(const Graph& g, NodeId id, const std::vector<std::int32_
             v = at->operands[0];
         }
     Fusion none;
-    EmitContext c{g, p, none, output_of};
+    EmitContext c{g, p, none, layouts};
     Draft draft;
     std::size_t extra = 0;
     auto fresh = [&](Expr extent) { return loop_variable(g.pool(), "ck", extra++, extent); };

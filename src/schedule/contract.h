@@ -13,8 +13,7 @@ namespace ingot::sched {
 bool has_contraction_form(const Graph& graph, const Node& node);
 
 /// The contraction alone, its operands read as their memory will lie, for a cost model.
-Kernel bare_contraction(const Graph& graph, NodeId node,
-                        const std::vector<std::int32_t>& output_of);
+Kernel bare_contraction(const Graph& graph, NodeId node, const Layouts& layouts);
 
 /// The group's contraction with its epilogue.
 Draft emit_contraction_group(const EmitContext& context, std::uint32_t group);

@@ -229,7 +229,7 @@ class NestEmitter {
         ValueId memory = memory_of(target);
         Store s;
         s.buffer = emitter.buffer_of(memory);
-        s.offset = offset_of(at, buffer_strides(c_.graph, memory, c_.output_of));
+        s.offset = offset_of(at, c_.layouts.strides(memory));
         s.value = x;
         draft_.kernel.buffers[static_cast<std::size_t>(s.buffer)].written = true;
         phase.stores.push_back(s);
@@ -237,10 +237,8 @@ class NestEmitter {
 
     // An output that writes an input is that input's memory.
     ValueId memory_of(ValueId v) const {
-        std::int32_t o = c_.output_of[v];
-        if (o < 0) return v;
-        std::int32_t input = c_.graph.outputs()[static_cast<std::size_t>(o)].writes_input;
-        return input < 0 ? v : c_.graph.inputs()[static_cast<std::size_t>(input)].value;
+        ValueId input = c_.layouts.written_input(v);
+        return input == kNone ? v : input;
     }
 
     void append_scratch_buffers() {

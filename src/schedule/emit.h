@@ -23,7 +23,7 @@ struct EmitContext {
     const Graph& graph;
     const Placement& placement;
     const Fusion& fusion;
-    const std::vector<std::int32_t>& output_of;
+    const Layouts& layouts;
 };
 
 /// Builds the group's nest. With `scratch`, expensive values needed in several phases are kept in

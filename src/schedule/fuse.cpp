@@ -31,9 +31,9 @@ struct Match {
 
 class Fuser {
   public:
-    Fuser(const Graph& g, const Placement& p, const std::vector<std::int32_t>& output_of,
+    Fuser(const Graph& g, const Placement& p, const Layouts& layouts,
           const ScheduleOptions& options)
-        : g_(g), p_(p), output_of_(output_of), options_(options) {
+        : g_(g), p_(p), layouts_(layouts), options_(options) {
         f_.makers.resize(g.values().size());
         extern_of_.assign(g.values().size(), kNone);
         readers_.resize(g.values().size());
@@ -294,9 +294,7 @@ class Fuser {
 
     bool join_any(Anchor& a) {
         // Written into an input: after everything else, alone.
-        std::int32_t output = output_of_[a.target];
-        if (output >= 0 && g_.outputs()[static_cast<std::size_t>(output)].writes_input >= 0)
-            return false;
+        if (layouts_.written_input(a.target) != kNone) return false;
         std::vector<std::uint32_t> candidates;
         auto propose = [&](std::uint32_t group) {
             if (std::find(candidates.begin(), candidates.end(), group) == candidates.end())
@@ -328,10 +326,8 @@ class Fuser {
                 if (other == candidate) continue;
                 if (f_.groups[other].level >= group.level) return false;
             }
-        for (std::uint32_t other : group.anchors) {
-            std::int32_t o = output_of_[f_.anchors[other].target];
-            if (o >= 0 && g_.outputs()[static_cast<std::size_t>(o)].writes_input >= 0) return false;
-        }
+        for (std::uint32_t other : group.anchors)
+            if (layouts_.written_input(f_.anchors[other].target) != kNone) return false;
         return true;
     }
 
@@ -532,7 +528,7 @@ class Fuser {
 
     const Graph& g_;
     const Placement& p_;
-    const std::vector<std::int32_t>& output_of_;
+    const Layouts& layouts_;
     const ScheduleOptions& options_;
     Fusion f_;
     std::vector<std::uint32_t> extern_of_;             // by value: the extern group
@@ -542,9 +538,9 @@ class Fuser {
 
 }  // namespace
 
-Fusion fuse(const Graph& graph, const Placement& placement,
-            const std::vector<std::int32_t>& output_of, const ScheduleOptions& options) {
-    return Fuser(graph, placement, output_of, options).run();
+Fusion fuse(const Graph& graph, const Placement& placement, const Layouts& layouts,
+            const ScheduleOptions& options) {
+    return Fuser(graph, placement, layouts, options).run();
 }
 
 }  // namespace ingot::sched

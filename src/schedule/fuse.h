@@ -66,7 +66,7 @@ struct Fusion {
     std::vector<std::vector<std::uint32_t>> makers;
 };
 
-Fusion fuse(const Graph& graph, const Placement& placement,
-            const std::vector<std::int32_t>& output_of, const ScheduleOptions& options);
+Fusion fuse(const Graph& graph, const Placement& placement, const Layouts& layouts,
+            const ScheduleOptions& options);
 
 }  // namespace ingot::sched

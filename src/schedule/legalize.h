@@ -1,7 +1,8 @@
 // The scheduler's own preparation of a graph: prims that are loops over simpler prims become those
 // (var, norm2, max pooling), large reductions to few elements get two stages so that all cores
 // take part, and every output becomes a value of its own, so that no two outputs share memory and
-// none is an input's. Dead nodes go.
+// none is an input's. Depthwise convolutions become windows times weights, summed; convolutions of
+// inputs get a padded copy of them. Dead nodes go.
 //
 // It stands first in the scheduler: what it makes is never seen by the passes. Linear.
 #pragma once
@@ -9,6 +10,11 @@
 
 namespace ingot::sched {
 
-Graph legalize(const Graph& graph, int cores);
+struct Legalized {
+    Graph graph;
+    std::vector<ValueId> in_memory;  // rearranged copies that pay
+};
+
+Legalized legalize(const Graph& graph, int cores);
 
 }  // namespace ingot::sched

@@ -139,7 +139,7 @@ std::int32_t PhaseEmitter::buffer_of(ValueId v) {
     // Argument buffers stand before the scratch ones: see emit.cpp.
     auto at = static_cast<std::int32_t>(draft_.values.size());
     const Type& t = c_.graph.type(v);
-    Sizes strides = buffer_strides(c_.graph, v, c_.output_of);
+    const Sizes& strides = c_.layouts.strides(v);
     KernelBuffer b;
     b.dtype = t.dtype;
     b.elements = 1;
@@ -157,7 +157,7 @@ InstId PhaseEmitter::load(ValueId v, const Sizes& index, InstId mask, Scalar oth
     i.kind = InstKind::Load;
     i.dtype = c_.graph.type(v).dtype;
     i.buffer = buffer_of(v);
-    i.offset = offset_of(index, buffer_strides(c_.graph, v, c_.output_of));
+    i.offset = offset_of(index, c_.layouts.strides(v));
     i.mask = mask;
     if (mask != kNone) i.constant = otherwise;
     draft_.kernel.buffers[static_cast<std::size_t>(i.buffer)].read = true;

@@ -67,13 +67,15 @@ struct Use {
 
 class Placer {
   public:
-    Placer(const Graph& g, const std::vector<std::int32_t>& output_of, const Generates& generates)
-        : g_(g), output_of_(output_of), uses_(g.values().size()), loads_(g.values().size(), 0) {
+    Placer(const Graph& g, const Layouts& layouts, const std::vector<ValueId>& in_memory,
+           const Generates& generates)
+        : g_(g), layouts_(layouts), uses_(g.values().size()), loads_(g.values().size(), 0) {
         p_.contracts.assign(g.nodes().size(), false);
         for (NodeId id = 0; id < g.nodes().size(); ++id)
             p_.contracts[id] = kind(g.node(id).prim) == PrimKind::Contraction && generates(id);
         p_.home.assign(g.values().size(), Home::Inlined);
         p_.needs_memory.assign(g.values().size(), false);
+        for (ValueId v : in_memory) p_.needs_memory[v] = true;
         p_.frozen.assign(g.values().size(), false);
         p_.cost.assign(g.values().size(), 0);
     }
@@ -110,7 +112,7 @@ class Placer {
             for (ValueId v : n.results)
                 for (const Expr& s : g_.type(v).sizes) frozen = frozen && s.is_constant();
             // An output is given away, so it is computed at each call.
-            for (ValueId v : n.results) frozen = frozen && output_of_[v] < 0;
+            for (ValueId v : n.results) frozen = frozen && layouts_.output(v) < 0;
             for (ValueId v : n.results) p_.frozen[v] = frozen;
         }
     }
@@ -148,8 +150,8 @@ class Placer {
     // `v` is read by a step outside: memory for it, or for what it is a strided view of.
     void need_memory(ValueId v) {
         auto view = strided_view(
-            g_, v, [&](ValueId at) { return output_of_[at] >= 0; },
-            [&](ValueId at) { return buffer_strides(g_, at, output_of_); });
+            g_, v, [&](ValueId at) { return layouts_.output(at) >= 0; },
+            [&](ValueId at) { return layouts_.strides(at); });
         p_.needs_memory[view ? view->source : v] = true;
     }
 
@@ -210,7 +212,7 @@ class Placer {
     }
 
     const Graph& g_;
-    const std::vector<std::int32_t>& output_of_;
+    const Layouts& layouts_;
     Placement p_;
     std::vector<Use> uses_;
     std::vector<int> loads_;
@@ -241,24 +243,9 @@ bool has_loop_form(const Graph& g, const Node& n) {
     }
 }
 
-Sizes buffer_strides(const Graph& g, ValueId value, const std::vector<std::int32_t>& output_of) {
-    const Value& v = g.values()[value];
-    if (v.producer == kNone) return g.inputs()[v.position].strides;
-    if (output_of[value] >= 0)
-        return g.outputs()[static_cast<std::size_t>(output_of[value])].strides;
-    return contiguous_strides(v.type.sizes);
-}
-
-std::vector<std::int32_t> output_index(const Graph& g) {
-    std::vector<std::int32_t> index(g.values().size(), -1);
-    for (std::size_t i = 0; i < g.outputs().size(); ++i)
-        index[g.outputs()[i].value] = static_cast<std::int32_t>(i);
-    return index;
-}
-
-Placement place(const Graph& graph, const std::vector<std::int32_t>& output_of,
+Placement place(const Graph& graph, const Layouts& layouts, const std::vector<ValueId>& in_memory,
                 const Generates& generates) {
-    return Placer(graph, output_of, generates).run();
+    return Placer(graph, layouts, in_memory, generates).run();
 }
 
 }  // namespace ingot::sched

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "schedule/layout.h"
 
 namespace ingot::sched {
 
@@ -32,13 +33,8 @@ struct Placement {
 /// Whether the node is carried out by loop nests.
 bool has_loop_form(const Graph& graph, const Node& node);
 
-/// The strides (in elements) the buffer of `value` will have.
-Sizes buffer_strides(const Graph& graph, ValueId value, const std::vector<std::int32_t>& output_of);
-
-/// By value: which graph output it is, or -1. `graph` is legalized: outputs are distinct.
-std::vector<std::int32_t> output_index(const Graph& graph);
-
-Placement place(const Graph& graph, const std::vector<std::int32_t>& output_of,
+/// `in_memory`: values that shall have memory even where they only rearrange elements.
+Placement place(const Graph& graph, const Layouts& layouts, const std::vector<ValueId>& in_memory,
                 const Generates& generates);
 
 }  // namespace ingot::sched

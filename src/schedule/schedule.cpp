@@ -22,14 +22,15 @@ namespace {
 
 class Scheduler {
   public:
-    Scheduler(const Graph& g, const ScheduleOptions& options)
-        : g_(g),
+    Scheduler(const Legalized& legal, const ScheduleOptions& options)
+        : g_(legal.graph),
           options_(options),
-          output_of_(output_index(g)),
-          placement_(place(g, output_of_, [this](NodeId id) { return generates(id); })),
-          fusion_(fuse(g, placement_, output_of_, options)),
-          buffer_of_(g.values().size(), -1),
-          context_{g_, placement_, fusion_, output_of_} {}
+          layouts_(g_),
+          placement_(
+              place(g_, layouts_, legal.in_memory, [this](NodeId id) { return generates(id); })),
+          fusion_(fuse(g_, placement_, layouts_, options)),
+          buffer_of_(g_.values().size(), -1),
+          context_{g_, placement_, fusion_, layouts_} {}
 
     Plan run() {
         plan_.pool = g_.shared_pool();
@@ -50,8 +51,12 @@ class Scheduler {
 
   private:
     bool generates(NodeId id) const {
-        return options_.generate_contraction && has_contraction_form(g_, g_.node(id)) &&
-               options_.generate_contraction(bare_contraction(g_, id, output_of_));
+        const Node& n = g_.node(id);
+        if (!has_contraction_form(g_, n)) return false;
+        // Nobody else reads panels.
+        if (n.prim == Prim::PackedMatmul || n.prim == Prim::PackedConv) return true;
+        return options_.generate_contraction &&
+               options_.generate_contraction(bare_contraction(g_, id, layouts_));
     }
 
     // Groups after all they need; among those ready, the earliest in the program. Groups that write
@@ -89,12 +94,20 @@ class Scheduler {
 
     bool writes_input(const Group& group) const {
         return std::any_of(group.anchors.begin(), group.anchors.end(), [&](std::uint32_t a) {
-            std::int32_t o = output_of_[fusion_.anchors[a].target];
-            return o >= 0 && g_.outputs()[static_cast<std::size_t>(o)].writes_input >= 0;
+            return layouts_.written_input(fusion_.anchors[a].target) != kNone;
         });
     }
 
     // --- buffers ---
+
+    // Steps outside that hand over memory of their own; the others write where they are told.
+    bool makes_memory(const Node& n) const {
+        return !has_loop_form(g_, n) && n.prim != Prim::Matmul && !has_contraction_home(n);
+    }
+    bool has_contraction_home(const Node& n) const {
+        return kind(n.prim) == PrimKind::Contraction &&
+               placement_.home[n.results[0]] == Home::Anchored;
+    }
 
     static Expr extent_bytes(const Type& t, const Sizes& strides) {
         Expr elements = 1;
@@ -107,15 +120,12 @@ class Scheduler {
 
     std::int32_t buffer(ValueId v) {
         if (buffer_of_[v] >= 0) return buffer_of_[v];
-        std::int32_t o = output_of_[v];
-        if (o >= 0) {
-            std::int32_t input = g_.outputs()[static_cast<std::size_t>(o)].writes_input;
-            if (input >= 0)
-                return buffer_of_[v] = buffer(g_.inputs()[static_cast<std::size_t>(input)].value);
-        }
+        if (ValueId input = layouts_.written_input(v); input != kNone)
+            return buffer_of_[v] = buffer(input);
+        std::int32_t o = layouts_.output(v);
         Buffer b;
         b.type = g_.type(v);
-        b.strides = buffer_strides(g_, v, output_of_);
+        b.strides = layouts_.strides(v);
         b.bytes = extent_bytes(b.type, b.strides);
         const Node* n = g_.producer(v);
         if (n == nullptr) {
@@ -125,7 +135,7 @@ class Scheduler {
             using Data = std::shared_ptr<const std::vector<std::uint8_t>>;
             b.place = BufferPlace::Constant;
             b.data = n->attrs.get<Data>("data");
-        } else if (n->prim == Prim::ExternCall) {
+        } else if (makes_memory(*n)) {
             b.place = BufferPlace::Extern;
             b.index = o;
         } else if (o >= 0) {
@@ -148,7 +158,7 @@ class Scheduler {
         if (buffer_of_[v] >= 0) return buffer_of_[v];
         auto view = strided_view(
             g_, v, [&](ValueId at) { return placement_.home[at] != Home::Inlined; },
-            [&](ValueId at) { return buffer_strides(g_, at, output_of_); });
+            [&](ValueId at) { return layouts_.strides(at); });
         check(view.has_value(), "an extern step's operand is no strided view");
         std::int32_t base = buffer(view->source);
         if (view->source == v) return base;
@@ -229,7 +239,7 @@ class Scheduler {
 
     const Graph& g_;
     const ScheduleOptions& options_;
-    std::vector<std::int32_t> output_of_;
+    Layouts layouts_;
     Placement placement_;
     Fusion fusion_;
     std::vector<std::int32_t> buffer_of_;  // by value
@@ -243,7 +253,8 @@ class Scheduler {
 std::function<bool(const Kernel&)> choose_by_cost(const VectorTarget& target, double peak_gflops,
                                                   double vendor_efficiency) {
     return [=](const Kernel& kernel) {
-        auto plan = plan_contraction(kernel, target);
+        if (!kernel.contraction) return false;
+        auto plan = plan_contraction(*kernel.contraction, kernel.buffers, target);
         // Operands of other types would be converted element by element.
         if (!plan || plan->a.form == OperandForm::Computed || plan->b.form == OperandForm::Computed)
             return false;
@@ -253,7 +264,7 @@ std::function<bool(const Kernel&)> choose_by_cost(const VectorTarget& target, do
 }
 
 Plan schedule(const Graph& graph, const ScheduleOptions& options) {
-    Graph legal = legalize(graph, options.cores);
+    Legalized legal = legalize(graph, options.cores);
     return Scheduler(legal, options).run();
 }
 

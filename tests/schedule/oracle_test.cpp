@@ -190,7 +190,23 @@ TEST(ScheduleOracle, MatmulWithEpilogue) {
     EXPECT_EQ(p.kernels[0].contraction->m.size(), 1u) << to_string(p);
 }
 
-TEST(ScheduleOracle, ConvolutionWithEpilogue) {
+ValueId conv(Graph& g, ValueId x, ValueId w, std::int64_t stride, std::int64_t padding,
+             std::int64_t groups = 1) {
+    return g.emit(Prim::Conv, {x, w},
+                  {{"stride", Ints{stride, stride}},
+                   {"padding", Sizes{padding, padding}},
+                   {"dilation", Ints{1, 1}},
+                   {"groups", groups},
+                   {"transposed", false},
+                   {"output_padding", Ints{0, 0}}});
+}
+
+ValueId biased(Graph& g, ValueId y) {
+    const Sizes sizes = g.type(y).sizes;
+    return g.emit(Prim::Add, {y, repeat(g, input(g, {sizes[1]}), sizes, {0, 2, 3})});
+}
+
+TEST(ScheduleOracle, ConvolutionOfAnInputPadsItOnce) {
     Graph g;
     ValueId x = input(g, {2, 3, 9, 8}), w = input(g, {4, 3, 3, 2}, DType::F32, true);
     ValueId y = g.emit(Prim::Conv, {x, w},
@@ -200,11 +216,34 @@ TEST(ScheduleOracle, ConvolutionWithEpilogue) {
                         {"groups", std::int64_t{1}},
                         {"transposed", false},
                         {"output_padding", Ints{0, 0}}});
-    y = g.emit(Prim::Relu,
-               {g.emit(Prim::Add, {y, repeat(g, input(g, {4}), g.type(y).sizes, {0, 2, 3})})});
-    output(g, y);
+    output(g, g.emit(Prim::Relu, {biased(g, y)}));
     Plan p = verify(g, 1, 5, generating());
-    EXPECT_EQ(p.steps.size(), 1u) << to_string(p);
+    EXPECT_EQ(p.steps.size(), 2u) << to_string(p);
+}
+
+TEST(ScheduleOracle, ImagesStayChannelsLastThroughTheNetwork) {
+    Graph g;
+    ValueId x = conv(g, input(g, {2, 3, 12, 12}), input(g, {8, 3, 3, 3}), 1, 1);
+    x = g.emit(Prim::Relu, {biased(g, x)});
+    NodeId pool = g.add(Prim::MaxPoolIndices, {x},
+                        {{"kernel", Ints{3, 3}},
+                         {"stride", Ints{2, 2}},
+                         {"padding", Ints{1, 1}},
+                         {"dilation", Ints{1, 1}},
+                         {"ceil", false}});
+    x = g.node(pool).results[0];
+    ValueId y = g.emit(Prim::Relu, {biased(g, conv(g, x, input(g, {8, 8, 1, 1}), 1, 0))});
+    y = g.emit(Prim::Relu, {biased(g, conv(g, y, input(g, {8, 1, 3, 3}), 1, 1, 8))});
+    y = biased(g, conv(g, y, input(g, {8, 8, 3, 3}), 1, 1));
+    y = g.emit(Prim::Relu, {g.emit(Prim::Add, {y, x})});
+    output(g, g.emit(Prim::Sum, {y}, {{"dims", Ints{2, 3}}}));
+    Plan p = verify(g, 1, 5, generating());
+    // Padded copy, conv, pool, conv, weight copy, depthwise, conv, sum.
+    EXPECT_EQ(p.steps.size(), 8u) << to_string(p);
+    for (const Buffer& b : p.buffers) {
+        if (b.place != BufferPlace::Arena || b.type.rank() != 4) continue;
+        EXPECT_TRUE(b.strides[1].is(1)) << to_string(p);
+    }
 }
 
 TEST(ScheduleOracle, PackedMatmul) {

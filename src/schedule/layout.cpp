@@ -1,0 +1,172 @@
+// See layout.h.
+#include "schedule/layout.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "schedule/index.h"
+
+namespace ingot::sched {
+
+namespace {
+
+/// Dims from the outermost to the innermost; empty: no preference, row-major.
+using Order = std::vector<std::size_t>;
+
+bool is_row_major(const Order& o) { return std::is_sorted(o.begin(), o.end()); }
+
+Order channels_last(std::size_t rank) {
+    Order o{0};
+    for (std::size_t d = 2; d < rank; ++d) o.push_back(d);
+    o.push_back(1);
+    return o;
+}
+
+// The order in which strides fall; empty for row-major and for what has no order.
+Order order_of(const Sizes& sizes, const Sizes& strides) {
+    Order o(sizes.size());
+    std::iota(o.begin(), o.end(), std::size_t{0});
+    bool known = true;
+    std::stable_sort(o.begin(), o.end(), [&](std::size_t a, std::size_t b) {
+        if (sizes[a].is(1) || sizes[b].is(1)) return false;
+        if (strides[a] == strides[b]) return false;
+        auto less = known_lt(strides[b], strides[a]);
+        known = known && less.has_value();
+        return less == true;
+    });
+    // A broadcast input has no memory order to follow.
+    for (std::size_t d = 0; d < sizes.size(); ++d)
+        known = known && (sizes[d].is(1) || !strides[d].is(0));
+    if (!known || is_row_major(o)) return {};
+    return o;
+}
+
+class LayoutWalk {
+  public:
+    explicit LayoutWalk(const Graph& g) : g_(g), orders_(g.values().size()) {}
+
+    std::vector<Order> run() {
+        for (const Input& in : g_.inputs())
+            orders_[in.value] = order_of(g_.type(in.value).sizes, in.strides);
+        for (const Node& n : g_.nodes()) {
+            prefer_for_convolutions(n);
+            for (ValueId v : n.results) orders_[v] = result(n, v);
+        }
+        return std::move(orders_);
+    }
+
+  private:
+    // What a convolution reads through views is best channels last too.
+    void prefer_for_convolutions(const Node& n) {
+        if (n.prim != Prim::Conv && n.prim != Prim::PackedConv) return;
+        ValueId v = n.operands[0];
+        const Node* source = g_.producer(v);
+        if (source != nullptr && orders_[v].empty() && g_.type(v).rank() > 2 &&
+            (source->prim == Prim::Pad || is_pointwise(source->prim)))
+            orders_[v] = channels_last(static_cast<std::size_t>(g_.type(v).rank()));
+    }
+
+    Order result(const Node& n, ValueId v) const {
+        auto rank = static_cast<std::size_t>(g_.type(v).rank());
+        if (is_pointwise(n.prim) || n.prim == Prim::Concat || n.prim == Prim::Update) {
+            for (ValueId o : n.operands)
+                if (!orders_[o].empty()) return orders_[o];
+            return {};
+        }
+        switch (n.prim) {
+            case Prim::Conv:
+            case Prim::PackedConv:
+                return rank > 2 ? channels_last(rank) : Order{};
+            case Prim::Attention:
+                return rank == 4 ? Order{0, 2, 1, 3} : Order{};
+            case Prim::Slice:
+            case Prim::Flip:
+            case Prim::Pad:
+            case Prim::Interpolate:
+                return orders_[n.operands[0]];
+            case Prim::Reshape:
+                return g_.type(n.operands[0]).sizes == g_.type(v).sizes ? orders_[n.operands[0]]
+                                                                        : Order{};
+            case Prim::Permute:
+                return permuted(n);
+            case Prim::Window: {
+                Order o = orders_[n.operands[0]];
+                if (!o.empty())
+                    for (std::size_t d = o.size(); d < rank; ++d) o.push_back(d);
+                return o;
+            }
+            default:
+                return is_reduction(n.prim) ? reduced(n) : Order{};
+        }
+    }
+
+    // A permutation of row-major memory is followed only into the layout of images: elsewhere the
+    // next step usually wants rows.
+    Order permuted(const Node& n) const {
+        const Ints& dims = n.attrs.get<Ints>("dims");
+        Order from = orders_[n.operands[0]];
+        bool plain = from.empty();
+        if (plain) {
+            from.resize(dims.size());
+            std::iota(from.begin(), from.end(), std::size_t{0});
+        }
+        Order o;
+        for (std::size_t d : from)
+            o.push_back(static_cast<std::size_t>(
+                std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(d)) - dims.begin()));
+        if (is_row_major(o) || (plain && (o.size() < 4 || o != channels_last(o.size())))) return {};
+        return o;
+    }
+
+    Order reduced(const Node& n) const {
+        const Ints& dims = n.attrs.get<Ints>("dims");
+        Order o;
+        for (std::size_t d : orders_[n.operands[0]]) {
+            if (std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(d)) != dims.end())
+                continue;
+            auto before = std::count_if(dims.begin(), dims.end(), [&](std::int64_t x) {
+                return x < static_cast<std::int64_t>(d);
+            });
+            o.push_back(d - static_cast<std::size_t>(before));
+        }
+        return is_row_major(o) ? Order{} : o;
+    }
+
+    const Graph& g_;
+    std::vector<Order> orders_;
+};
+
+Sizes dense(const Sizes& sizes, const Order& order) {
+    if (order.empty()) return contiguous_strides(sizes);
+    Sizes strides(sizes.size());
+    Expr step = 1;
+    for (std::size_t i = order.size(); i-- > 0;) {
+        strides[order[i]] = step;
+        if (!sizes[order[i]].is(0)) step *= sizes[order[i]];
+    }
+    return strides;
+}
+
+}  // namespace
+
+Layouts::Layouts(const Graph& g)
+    : strides_(g.values().size()),
+      output_(g.values().size(), -1),
+      written_(g.values().size(), kNone) {
+    std::vector<Order> orders = LayoutWalk(g).run();
+    for (ValueId v = 0; v < g.values().size(); ++v) strides_[v] = dense(g.type(v).sizes, orders[v]);
+    for (const Input& in : g.inputs()) strides_[in.value] = in.strides;
+    for (std::size_t i = 0; i < g.outputs().size(); ++i) {
+        const Output& o = g.outputs()[i];
+        output_[o.value] = static_cast<std::int32_t>(i);
+        strides_[o.value] = o.strides;
+        if (o.writes_input >= 0)
+            written_[o.value] = g.inputs()[static_cast<std::size_t>(o.writes_input)].value;
+    }
+    // A constant's bytes are row-major.
+    for (const Node& n : g.nodes())
+        if (n.prim == Prim::Constant && output_[n.results[0]] < 0)
+            strides_[n.results[0]] = contiguous_strides(g.type(n.results[0]).sizes);
+}
+
+}  // namespace ingot::sched
