@@ -14,6 +14,7 @@
 
 #include "codegen/llvm/jit.h"
 #include "codegen/llvm/math_library.h"
+#include "codegen/llvm/math_ops.h"
 #include "ir/error.h"
 
 namespace ingot::codegen {
@@ -59,6 +60,7 @@ const Case kCases[] = {
     {MathFn::Atanh, 1, 1, [](Wide x, Wide) { return std::atanh(x); }},
     {MathFn::Erf, 1, 1, [](Wide x, Wide) { return std::erf(x); }},
     {MathFn::Erfc, 1, 1, [](Wide x, Wide) { return std::erfc(x); }},
+    {MathFn::Lgamma, 1, 1, [](Wide x, Wide) { return std::lgamma(x); }},
     {MathFn::Sigmoid, 2.5, 2.5, [](Wide x, Wide) { return sigmoid_of(x); }},
     {MathFn::Pow, 1, 1, [](Wide x, Wide y) { return std::pow(x, y); }},
     {MathFn::Atan2, 1, 1, [](Wide x, Wide y) { return std::atan2(x, y); }},
@@ -149,6 +151,8 @@ std::vector<T> sample(unsigned seed, std::size_t count) {
         values.push_back(narrow(random));
         values.push_back(middle(random));
         values.push_back(broad(random));
+        // Next to a multiple of pi/2, where sine and cosine are tiny.
+        values.push_back(static_cast<T>((random() % 40000) * 1.5707963267948966192L));
     }
     values.resize(count / 64 * 64);
     return values;
@@ -228,6 +232,62 @@ TEST(Math, F32OtherShapes) {
 TEST(Math, F64) {
     expect_accurate<double>(host(), host().lanes(8), 50000);
     expect_accurate<double>(host(), 0, 20000);
+}
+
+/// double f(double x): sin(x) with x reduced by the integer method, which CPUs have no other use
+/// for.
+TEST(Math, HugeArgumentsAreReducedExactly) {
+    const Jit jit(host());
+    IrModule ir = jit.make_module("huge");
+    llvm::IRBuilder<> b(*ir.context);
+    auto* type = llvm::FunctionType::get(b.getDoubleTy(), {b.getDoubleTy()}, false);
+    auto* f = llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, "huge", *ir.module);
+    b.SetInsertPoint(llvm::BasicBlock::Create(*ir.context, "entry", f));
+    MathContext context{b, jit.target()};
+    MathOps m(context, b.getDoubleTy());
+    b.CreateRet(sine_of_turn_f64(m, reduce_huge(context, m, f->getArg(0)), 0));
+    const auto code = jit.load(jit.compile(std::move(ir)));
+    auto* sine = code->function<double(double)>("huge");
+    std::mt19937 random(3);
+    double worst = 0;
+    for (int k = 0; k < 200000; ++k) {
+        const float x = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+        if (!(std::abs(x) >= 0x1p15f)) continue;
+        if (std::isinf(x)) continue;
+        worst = std::max(worst, std::abs(sine(x) - static_cast<double>(std::sin(Wide(x)))));
+    }
+    EXPECT_LT(worst, 1e-11);
+    EXPECT_TRUE(std::isnan(sine(std::numeric_limits<double>::infinity())));
+    EXPECT_TRUE(std::isnan(sine(std::numeric_limits<double>::quiet_NaN())));
+}
+
+TEST(Math, GpuHasEverythingThatNeedsNoLibrary) {
+    const Jit gpu(target_named("sm_90"));
+    llvm::LLVMContext context;
+    int supported = 0;
+    for (int k = 0; k < kMathFnCount; ++k) {
+        const auto fn = static_cast<MathFn>(k);
+        if (!math_supported(fn, llvm::Type::getFloatTy(context), gpu.target())) {
+            EXPECT_THROW(array_module<float>(gpu, fn, 0), NotSupported) << name(fn);
+            continue;
+        }
+        ++supported;
+        const std::string ptx = gpu.assembly(array_module<float>(gpu, fn, 0));
+        EXPECT_NE(ptx.find(".visible .func"), std::string::npos) << name(fn);
+        EXPECT_EQ(ptx.find(".extern"), std::string::npos) << name(fn);
+    }
+    EXPECT_GE(supported, 27);
+}
+
+TEST(Math, OtherTargetsCompile) {
+    for (const char* cpu : {"x86-64-v2", "x86-64-v3", "sapphirerapids", "neoverse-v1"}) {
+        const Jit jit(target_named(cpu));
+        for (int k = 0; k < kMathFnCount; ++k)
+            EXPECT_FALSE(
+                jit.compile(array_module<float>(jit, static_cast<MathFn>(k), jit.target().lanes(4)))
+                    .bytes.empty())
+                << cpu << name(static_cast<MathFn>(k));
+    }
 }
 
 TEST(Math, LibraryFunctions) {

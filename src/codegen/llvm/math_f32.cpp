@@ -30,6 +30,16 @@ Value exp_f32(MathOps& m, Value x) {
     return m.scale(m.fma(r, slope, m.c(1)), n);
 }
 
+/// exp(x * y) for -20 < x * y < 20, without the product's rounding.
+Value exp_of_product(MathOps& m, Value x, Value y) {
+    Value n = m.sub(m.fma(m.mul(x, y), m.c(0x1.715476p+0), m.c(kRoundMagic)), m.c(kRoundMagic));
+    // n times the first constant (15 bits) is exact.
+    Value r = m.fma(x, y, m.mul(n, m.c(-0x1.62e4p-1)));
+    r = m.fnma(n, m.c(0x1.7f7d1cp-20), r);
+    Value slope = m.fma(r, m.poly<float>(r, kExpF), m.c(1));
+    return m.scale(m.fma(r, slope, m.c(1)), n);
+}
+
 /// Exponent and mantissa in [0.75, 1.5) of a positive x; log's special cases come out of infinite
 /// exponents where the target has the AVX-512 instructions, and are left to the caller elsewhere.
 struct Split {
@@ -76,14 +86,14 @@ Value log_f32(MathOps& m, Value x) {
     return m.select(m.lt(x, m.c(0)), m.nan(), y);
 }
 
-/// tanh: an odd polynomial up to 0.875, then 1 - 2/(exp(2|x|) + 1).
+/// tanh: an odd polynomial up to 0.9375, then 1 - 2/(exp(2|x|) + 1).
 Value tanh_f32(MathOps& m, Value x) {
     Value magnitude = m.abs(x);
     Value s = m.mul(x, x);
     Value small = m.fma(m.mul(magnitude, s), m.poly<float>(s, kTanhF), magnitude);
     Value e = exp_f32(m, m.add(magnitude, magnitude));
     Value large = m.sub(m.c(1), m.div(m.c(2), m.add(e, m.c(1))));
-    return m.copysign(m.select(m.lt(magnitude, m.c(0.875)), small, large), x);
+    return m.copysign(m.select(m.lt(magnitude, m.c(0.9375)), small, large), x);
 }
 
 /// erf: an odd polynomial up to 1, then 1 - exp(a polynomial).
@@ -92,7 +102,7 @@ Value erf_f32(MathOps& m, Value x) {
     Value s = m.mul(x, x);
     Value small = m.fma(x, m.poly<float>(s, kErfSmallF), x);
     Value bounded = m.at_most(t, 4.0);  // erf(4) rounds to 1
-    Value e = exp_f32(m, m.mul(bounded, m.poly<float>(bounded, kErfLargeF)));
+    Value e = exp_of_product(m, bounded, m.poly<float>(bounded, kErfLargeF));
     Value large = m.copysign(m.sub(m.c(1), e), x);
     return m.select(m.lt(t, m.c(1)), small, large);
 }
@@ -108,12 +118,14 @@ constexpr double kReductionLimit = 48000;
 Reduced reduce_f32(MathOps& m, Value magnitude) {
     Value shifted = m.fma(magnitude, m.c(0x1.45f306p-1), m.c(kRoundMagic));
     Value n = m.sub(shifted, m.c(kRoundMagic));
-    // pi/2 in three parts. The first product cancels exactly; what the second one rounds away is
-    // kept.
+    // pi/2 in three parts. The first product cancels exactly. `first` is a multiple of 2^-23 and so
+    // of the last place of `second`, which makes the rounding error of high computable (Fast2Sum).
     Value first = m.fnma(n, m.c(0x1.921fb6p+0), magnitude);
-    Value high = m.fnma(n, m.c(-0x1.777a5cp-25), first);
-    Value low = m.fnma(n, m.c(-0x1.777a5cp-25), m.sub(first, high));
-    low = m.fnma(n, m.c(-0x1.ee59dap-50), low);
+    Value second = m.mul(n, m.c(-0x1.777a5cp-25));
+    Value high = m.sub(first, second);
+    Value third = m.fma(n, m.c(-0x1.777a5cp-25), m.neg(second));
+    third = m.fma(n, m.c(-0x1.ee59dap-50), third);
+    Value low = m.sub(m.sub(m.sub(first, high), second), third);
     return {m.to_bits(shifted), high, low};
 }
 
@@ -123,7 +135,9 @@ Value sine_of_quadrant(MathOps& m, const Reduced& r, Value x, bool want_cosine) 
     Value s = m.mul(r.high, r.high);
     Value cube = m.mul(r.high, s);
     Value sine = m.add(r.high, m.fma(cube, m.poly<float>(s, kSinF), r.low));
+    Value square_rest = m.fma(r.high, r.high, m.neg(s));
     Value small = m.fnma(r.high, r.low, m.mul(m.mul(s, s), m.poly<float>(s, kCosF)));
+    small = m.fma(square_rest, m.c(-0.5), small);
     Value cosine = m.add(m.c(1), m.fma(s, m.c(-0.5), small));
     Value odd = m.b.CreateICmpNE(m.b.CreateAnd(r.quadrant, m.i(1)), m.i(0));
     Value y = want_cosine ? m.select(odd, sine, cosine) : m.select(odd, cosine, sine);

@@ -15,7 +15,7 @@ constexpr double kPi = 3.14159265358979323846;
 /// lgamma writes the global `signgam`; the reentrant form keeps kernels free of shared state.
 double lgamma_reentrant(double x) {
     int sign = 0;
-    return ::lgamma_r(x, &sign);
+    return static_cast<double>(::lgammal_r(static_cast<long double>(x), &sign));
 }
 float lgamma_reentrant(float x) {
     int sign = 0;
