@@ -91,6 +91,12 @@ class FrozenFolder {
     // Whether `v`, of the chain's sizes, has one frozen number a channel (or one for all).
     bool is_per_channel(ValueId v, std::size_t channel_dim) const {
         if (!frozen_[v]) return false;
+        // Nothing but channels: whatever made it.
+        bool others_are_one = true;
+        const Sizes& sizes = old_.type(v).sizes;
+        for (std::size_t i = 0; i < sizes.size(); ++i)
+            others_are_one = others_are_one && (i == channel_dim || sizes[i].is(1));
+        if (others_are_one) return true;
         const Node* n = old_.producer(v);
         if (n == nullptr) return false;
         if (n->prim == Prim::Full) return true;
@@ -101,7 +107,7 @@ class FrozenFolder {
             if (!from[i].is(1) && dims[i] != static_cast<std::int64_t>(channel_dim)) return false;
         return true;
     }
-    bool is_full(ValueId v) const { return old_.producer(v)->prim == Prim::Full; }
+    bool is_full(ValueId v) const { return full_value(old_, v).has_value(); }
 
     std::optional<Chain> find_chain(NodeId id) const {
         if (!is_candidate(id)) return std::nullopt;
@@ -144,8 +150,8 @@ class FrozenFolder {
     ValueId vector_of(ValueId v, const Type& type) {
         Graph& g = rewriter_.out();
         if (auto value = full_value(old_, v)) return emit_full(g, type, *value);
-        const Node& n = *old_.producer(v);
-        ValueId small = rewriter_(n.operands[0]);
+        const Node* n = old_.producer(v);
+        ValueId small = rewriter_(n && n->prim == Prim::Broadcast ? n->operands[0] : v);
         if (g.type(small).numel().is(1) && !type.sizes[0].is(1)) {
             ValueId scalar = g.emit(Prim::Reshape, {small}, {{"sizes", Sizes{}}});
             return g.emit(Prim::Broadcast, {scalar}, {{"sizes", type.sizes}, {"dims", Ints{}}});
