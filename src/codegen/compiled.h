@@ -11,11 +11,12 @@ namespace ingot {
 /// buffers: the kernel's Argument buffers in order. sizes: the values of Kernel::sizes. The call
 /// carries out the work items [begin, end); any split of [0, work) over threads gives the same
 /// result. scratch: at least scratch_bytes, 64-byte aligned, private to the call. error: set to a
-/// nonzero KernelError when an index was out of range; never cleared.
+/// nonzero KernelError when an index was out of range or an integer was divided by zero (the host
+/// then runs eager, which raises); never cleared.
 using KernelFn = void (*)(void* const* buffers, const std::int64_t* sizes, std::int64_t begin,
                           std::int64_t end, void* scratch, std::int64_t* error);
 
-enum KernelError : std::int64_t { kNoError = 0, kIndexOutOfRange = 1 };
+enum KernelError : std::int64_t { kNoError = 0, kIndexOutOfRange = 1, kDivisionByZero = 2 };
 
 /// One parallel region. A kernel with several nests, or one that must wait for all threads in
 /// between, has several.

@@ -20,6 +20,7 @@
 
 #include "codegen/llvm/jit_worker.h"
 #include "codegen/llvm/math_library.h"
+#include "codegen/llvm/special.h"
 #include "ir/error.h"
 
 #ifdef __linux__
@@ -151,6 +152,7 @@ Jit::Jit(TargetInfo target, JitOptions options, SymbolTable symbols)
     impl_->target = std::move(target);
     impl_->options = options;
     impl_->symbols = math_symbols();
+    impl_->symbols.merge(special_symbols());
     for (auto& [name, address] : symbols) impl_->symbols[name] = address;
     impl_->memory = unwrap(jl::InProcessMemoryManager::Create(), "JIT memory");
     Impl::Lease worker(*impl_);

@@ -1,0 +1,158 @@
+// The body of a loop; see emit_body.h.
+#include "codegen/llvm/emit_body.h"
+
+#include "codegen/compiled.h"
+#include "codegen/llvm/emit_prims.h"
+#include "ir/error.h"
+
+namespace ingot::codegen {
+
+void BodyEmitter::begin(std::span<const Inst> insts) {
+    insts_ = insts;
+    values_.assign(insts.size(), Lanes());
+}
+
+void BodyEmitter::emit(InstId id) {
+    const Inst& inst = insts_[id];
+    switch (inst.kind) {
+        case InstKind::Prim:
+            values_[id] = prim(inst);
+            break;
+        case InstKind::Load:
+            values_[id] = load(inst);
+            break;
+        case InstKind::Index:
+            values_[id] = number_of(inst);
+            break;
+        case InstKind::Constant:
+            values_[id] = constant(c_.b.getContext(), inst.dtype, inst.constant);
+            break;
+        case InstKind::Reduced:
+            values_[id] = reduced(inst);
+            break;
+        case InstKind::Accumulator:
+            values_[id] = accumulator(inst);
+            break;
+        case InstKind::Bind:
+            bind(inst);
+            break;
+    }
+}
+
+Address BodyEmitter::address(Expr offset, bool& varying) {
+    Address a;
+    const auto stride = index_.lane_stride(offset);
+    if (stride && stride->is_constant()) {
+        a.base = index_.scalar(offset);
+        a.stride = stride->constant();
+    } else if (stride) {
+        a.base = index_.scalar(offset);
+        llvm::Type* i64 = c_.b.getInt64Ty();
+        a.offsets = c_.b.CreateMul(IndexEmitter::iota(i64, index_.lanes()),
+                                   splat(c_.b, index_.scalar(*stride), index_.lanes()));
+    } else {
+        a.base = c_.b.getInt64(0);
+        a.offsets = index_.vector(offset);
+    }
+    varying = index_.lanes() > 1 && a.stride != 0;
+    return a;
+}
+
+/// The instruction's own mask together with the active lanes, which concern varying accesses only:
+/// a body runs when at least one lane is active.
+IrValue BodyEmitter::access_mask(InstId mask, bool varying) {
+    IrValue own = mask == kNone ? nullptr : values_[mask].re;
+    if (!active_ || !(varying || (own && own->getType()->isVectorTy()))) return own;
+    return own ? c_.b.CreateAnd(splat(c_.b, own, index_.lanes()), active_) : active_;
+}
+
+Lanes BodyEmitter::load(const Inst& inst) {
+    bool varying = false;
+    const Address at = address(inst.offset, varying);
+    const BufferRef& buffer = buffers_[static_cast<std::size_t>(inst.buffer)];
+    IrValue mask = access_mask(inst.mask, varying);
+    Lanes r = emit_load(c_, buffer, at, mask, index_.lanes());
+    if (inst.mask == kNone) return r;
+    // The value where the mask fails.
+    IrValue own = values_[inst.mask].re;
+    Lanes other = constant(c_.b.getContext(), inst.dtype, inst.constant);
+    if (r.varying() || own->getType()->isVectorTy()) {
+        r = splat(c_.b, r, index_.lanes());
+        other = splat(c_.b, other, index_.lanes());
+    }
+    r.re = c_.b.CreateSelect(own, r.re, other.re);
+    if (r.im) r.im = c_.b.CreateSelect(own, r.im, other.im);
+    return r;
+}
+
+Lanes BodyEmitter::number_of(const Inst& inst) {
+    const auto stride = index_.lane_stride(inst.offset);
+    IrValue v = stride && stride->is(0) ? index_.scalar(inst.offset) : index_.vector(inst.offset);
+    const bool wide = v->getType()->getScalarSizeInBits() == 64;
+    return convert(c_, wide ? DType::I64 : DType::I32, inst.dtype, {v});
+}
+
+Lanes BodyEmitter::prim(const Inst& inst) {
+    std::vector<Lanes> operands;
+    bool varying = false;
+    for (InstId o : inst.operands) {
+        operands.push_back(values_[o]);
+        check(operands.back().re != nullptr, "an operand comes after its use");
+        varying = varying || operands.back().varying();
+    }
+    if (varying)
+        for (Lanes& o : operands) o = splat(c_.b, o, index_.lanes());
+    PrimCall call;
+    call.prim = inst.prim;
+    call.result = inst.dtype;
+    call.operand = insts_[inst.operands[inst.prim == Prim::Select ? 1 : 0]].dtype;
+    call.operands = operands;
+    call.imm = inst.imm;
+    call.active = active_;
+    Lanes r = emit_prim(c_, call);
+    return options_.round_intermediates ? round_to(c_, inst.dtype, r) : r;
+}
+
+void BodyEmitter::bind(const Inst& inst) {
+    llvm::IRBuilder<>& b = c_.b;
+    IrValue v =
+        convert(c_, insts_[inst.operands[0]].dtype, DType::I64, values_[inst.operands[0]]).re;
+    if (inst.imm == 1) {
+        const auto stride = index_.lane_stride(inst.extent);
+        check(stride && stride->is(0), "a bound index with an extent that varies");
+        IrValue extent = splat(b, index_.scalar(inst.extent), lanes_of(v));
+        IrValue zero = llvm::ConstantInt::get(v->getType(), 0);
+        v = b.CreateSelect(b.CreateICmpSLT(v, zero), b.CreateAdd(v, extent), v);
+        IrValue outside = b.CreateICmpUGE(v, extent);
+        flag_error(c_, outside, active_, kIndexOutOfRange);
+        v = b.CreateSelect(outside, zero, v);
+        // Lanes that are not active hold zeros, or numbers no load will touch.
+    }
+    index_.bind(inst.offset, v);
+}
+
+void BodyEmitter::store(const Store& store) {
+    bool varying = false;
+    const Address at = address(store.offset, varying);
+    const BufferRef& buffer = buffers_[static_cast<std::size_t>(store.buffer)];
+    Lanes value = values_[store.value];
+    IrValue mask = store.mask == kNone ? nullptr : values_[store.mask].re;
+    const unsigned lanes = index_.lanes();
+    const bool add = store.mode == StoreMode::AtomicAdd;
+    const bool vector =
+        varying || value.varying() || (mask && mask->getType()->isVectorTy()) || add;
+    if (lanes > 1 && vector) {
+        if (active_) mask = mask ? c_.b.CreateAnd(splat(c_.b, mask, lanes), active_) : active_;
+        if (add)
+            emit_atomic_add(c_, buffer, at, value, mask, lanes);
+        else
+            emit_store(c_, buffer, at, value, mask, lanes, options_.streaming_stores);
+        return;
+    }
+    if (add)
+        emit_atomic_add(c_, buffer, at, value, mask, 1);
+    else
+        emit_store(c_, buffer, at, value, mask, 1);
+}
+
+}  // namespace ingot::codegen

@@ -1,0 +1,57 @@
+// Accumulators of reductions: what they start with, how an element is combined in, how lanes are
+// combined in the end. Long sums keep a second level of partial sums, so that rounding errors grow
+// with the square root of the length at most, as in eager's cascade. Used by the loop nests.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "codegen/llvm/emit_types.h"
+#include "schedule/nest.h"
+
+namespace ingot::codegen {
+
+/// What a reduction has gathered: a value, and for arg reductions the index it was found at.
+struct Partial {
+    Lanes value;
+    IrValue index = nullptr;
+};
+
+/// The result for no elements.
+Partial identity(EmitContext& c, const Reduction& r, unsigned lanes);
+/// `next` combined into `sofar`; commutative and associative up to rounding.
+Partial combine(EmitContext& c, const Reduction& r, const Partial& sofar, const Partial& next);
+/// All lanes combined: a scalar.
+Partial across_lanes(EmitContext& c, const Reduction& r, Partial p);
+
+/// The accumulators of a phase in the function's frame; LLVM makes registers of them.
+class Accumulators {
+  public:
+    Accumulators(EmitContext& c, std::span<const Reduction> reductions, unsigned lanes,
+                 bool two_levels);
+    unsigned lanes() const { return lanes_; }
+    /// Combines one point (a lane) into reduction `r`; where `active` fails nothing changes.
+    void add(std::size_t r, Partial next, IrValue active);
+    /// Moves first-level sums to the second level; nothing unless two_levels.
+    void flush();
+    /// What reduction `r` has gathered, still in lanes.
+    Partial get(std::size_t r);
+
+  private:
+    struct Slot {
+        IrValue re = nullptr, im = nullptr, index = nullptr;
+        llvm::Type* type = nullptr;
+        llvm::Type* index_type = nullptr;
+    };
+    Slot make(const Reduction& r);
+    Partial load(const Slot& s);
+    void store(const Slot& s, const Partial& p);
+    bool has_second(const Reduction& r) const;
+
+    EmitContext& c_;
+    std::span<const Reduction> reductions_;
+    unsigned lanes_;
+    bool two_levels_;
+    std::vector<Slot> first_, second_;
+};
+
+}  // namespace ingot::codegen

@@ -1,0 +1,39 @@
+// What a nest's loops will look like as vector code: which loop is the vector, how many lanes, how
+// the outer loops are cut into work items, what an item costs. Decided before any IR is written and
+// independent of the instruction set beyond its vector width.
+#pragma once
+#include <optional>
+
+#include "codegen/llvm/emit.h"
+
+namespace ingot::codegen {
+
+struct NestShape {
+    bool outer_vector = false;  // the last outer loop is the vector
+    unsigned lanes = 1;         // of the main loop
+    unsigned rest_lanes = 1;    // of the masked rest; 1: a scalar loop
+    std::int64_t chunk = 0;     // outer vector: points of the vector loop in a work item
+    std::vector<Loop>
+        item_loops;   // outer loops that are counted in work items (without the vector)
+    Expr chunks = 1;  // outer vector: how many chunks it has
+    Expr work;
+    Expr grain;
+};
+
+NestShape shape_of(const Kernel& kernel, const Nest& nest, const TargetInfo& target,
+                   const EmitOptions& options);
+
+/// Lanes of a vector loop and of its rest, for loops of constant extent no more than they need.
+struct LoopLanes {
+    unsigned main, rest;
+};
+LoopLanes fit_lanes(Expr extent, unsigned lanes, unsigned rest_lanes);
+
+/// Index of the phase's vector loop, if it has one.
+std::optional<std::size_t> vector_loop(const Phase& phase);
+
+/// For every inst of the phase, how many of the phase's loops must be entered before it can be
+/// computed (0: invariant).
+std::vector<std::size_t> inst_levels(const Phase& phase);
+
+}  // namespace ingot::codegen
