@@ -57,7 +57,12 @@ OperandPlan plan_runs(const std::vector<Inst>& insts, const Inst& load,
     plan.buffer = load.buffer;
     plan.offset = load.offset;
     plan.mask = load.mask;
-    plan.inner = run_start(insts, load, k, 1);
+    if (!k.empty()) {
+        const auto step = linear_in(load.offset, k.back().var);
+        if (!step) return plan;
+        plan.step = k.back().extent.is(1) ? Expr(1) : step->stride;
+    }
+    plan.inner = run_start(insts, load, k, plan.step);
     if (plan.inner == k.size() && !k.empty()) return plan;
     if (load.mask != kNone && load.constant.to_double() != 0) return plan;
     plan.form = OperandForm::Runs;
@@ -154,7 +159,10 @@ ContractionCost contraction_cost(const ContractionPlan& plan, double peak_gflops
     const double padded = rounded(n, plan.tile.lanes) / n;
     const double overhead = 1 + 60.0 / (plan.tile.rows * plan.tile.vectors * std::max(k, 1.0)) +
                             (plan.b.form == OperandForm::Panels ? 0.0 : 4.0 / std::max(m, 1.0)) +
-                            (plan.a.form == OperandForm::Computed ? 16.0 / std::max(n, 1.0) : 0.0);
+                            (plan.a.form == OperandForm::Computed ? 64.0
+                             : plan.a.step.is(1)                  ? 0.0
+                                                                  : 16.0) /
+                                std::max(n, 1.0);
     ContractionCost cost;
     cost.generated = flops * padded * overhead / (0.93 * peak_gflops * 1e3);
     cost.vendor = 2.0 + flops / (vendor_efficiency * peak_gflops * 1e3);

@@ -38,7 +38,8 @@ inline int panel_width(Expr n, DType accumulate, const VectorTarget& target) {
 /// How an operand lies, seen from the loops.
 enum class OperandForm : std::uint8_t {
     Panels,    // B: packed
-    Runs,      // consecutive along (the inner part of) k: read in place, or packed by transposition
+    Runs,      // evenly spaced along (the inner part of) k: read in place where consecutive, else
+               // packed by transposition
     Columns,   // B: consecutive along n and evenly spaced along k
     Computed,  // anything else: computed element by element into scratch
 };
@@ -50,6 +51,7 @@ struct OperandPlan {
     InstId mask = kNone;    // of the load
     std::size_t inner = 0;  // Runs: the k loops from this one on are one run
     Expr run;               // Runs: the run's length
+    Expr step = 1;          // Runs: distance of two k in a run
     Expr segments = 1;      // Runs: runs in all of k
     Expr stride;            // Columns: distance of two k
 };

@@ -39,7 +39,7 @@ std::int64_t or_default(Expr e, std::int64_t otherwise) {
 /// Rows are read in place unless they would fight for the same cache sets, or B's panels are so
 /// many that packing is for nothing.
 bool should_pack(const ContractionPlan& plan, const Contraction& c) {
-    if (plan.a.form == OperandForm::Computed) return true;
+    if (plan.a.form == OperandForm::Computed || !plan.a.step.is(1)) return true;
     if (plan.m.is_constant() && plan.m.constant() <= 4) return false;
     const std::int64_t panels = or_default(ceil_div(plan.n, plan.tile.columns()), 16);
     if (panels < 4) return false;
@@ -112,9 +112,11 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.scratch.b_table =
         place(plan->b.form == OperandForm::Runs ? plan->b.segments * Expr(plan->tile.columns() * 8)
                                                 : Expr(0));
-    d.scratch.zero = place(max(computed ? Expr(0) : plan->a.run,
-                               plan->b.form == OperandForm::Runs ? plan->b.run : Expr(0)) *
-                           Expr(size));
+    // Never empty: the packer knows zeros by their address.
+    d.scratch.zero =
+        place(max(Expr(1), max(computed ? Expr(0) : plan->a.run,
+                               plan->b.form == OperandForm::Runs ? plan->b.run : Expr(0))) *
+              Expr(size));
     d.scratch.a_rows = place(computed ? plan->k * Expr(std::int64_t{rows} * size) : Expr(0));
     d.scratch.a_packed = place(d.pack_a ? plan->k * Expr(d.block_rows * size) : Expr(0));
     d.scratch.panel = place(plan->b.form == OperandForm::Panels
@@ -420,7 +422,8 @@ void Emitter::prepare_block(Value* batch, Value* start, Value* end) {
             for (int r = 0; r < height; ++r)
                 b_.CreateStore(at(element_, rows, b_.CreateMul(k, i64(r))),
                                at(b_.getPtrTy(), table, i64(r)));
-            b_.CreateCall(row_packer(module_, element_, height), {table, i64(1), k, packed});
+            b_.CreateCall(row_packer(module_, element_),
+                          {table, i64(1), k, i64(1), i64(height), packed, zero});
             return;
         }
         Value* segments = expr(d_.plan.a.segments);
@@ -428,8 +431,9 @@ void Emitter::prepare_block(Value* batch, Value* start, Value* end) {
             d_.pack_a ? table : at(b_.getPtrTy(), table, b_.CreateMul(local, segments));
         call(fill_a_, {batch, row, i64(height), entries, zero});
         if (d_.pack_a)
-            b_.CreateCall(row_packer(module_, element_, height),
-                          {table, segments, expr(d_.plan.a.run), packed});
+            b_.CreateCall(row_packer(module_, element_),
+                          {table, segments, expr(d_.plan.a.run), expr(d_.plan.a.step), i64(height),
+                           packed, zero});
     });
 }
 
@@ -467,8 +471,9 @@ Emitter::PanelValue Emitter::panel(Value* batch, Value* index, Value* first_colu
     if (operand.form == OperandForm::Runs) {
         Value* table = bytes_at(scratch_, d_.scratch.b_table);
         call(fill_b_, {batch, first_column, packed_distance, table, zero});
-        b_.CreateCall(row_packer(module_, element_, columns()),
-                      {table, expr(operand.segments), expr(operand.run), out});
+        b_.CreateCall(row_packer(module_, element_),
+                      {table, expr(operand.segments), expr(operand.run), expr(operand.step),
+                       packed_distance, out, zero});
     } else {
         call(fill_b_, {batch, first_column, packed_distance, out, zero});
     }

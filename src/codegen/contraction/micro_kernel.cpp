@@ -252,68 +252,69 @@ std::array<Value*, 4> transpose_groups(llvm::IRBuilder<>& b, const std::array<Va
 
 }  // namespace
 
-llvm::Function* row_packer(llvm::Module& module, llvm::Type* element, int rows) {
+llvm::Function* row_packer(llvm::Module& module, llvm::Type* element) {
     llvm::IRBuilder<> b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    const std::string name = std::string("ingot_pack") +
-                             (element->isDoubleTy() ? "_f64_" : "_f32_") + std::to_string(rows);
-    auto [f, is_new] = shared_function(module, name, {ptr, i64, i64, ptr});
+    const std::string name = std::string("ingot_pack") + (element->isDoubleTy() ? "_f64" : "_f32");
+    auto [f, is_new] = shared_function(module, name, {ptr, i64, i64, i64, i64, ptr, ptr});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
-    constexpr int kLanes = 16;  // k at a time
+    constexpr int kLanes = 8;  // k at a time
     const llvm::Align align(element->isDoubleTy() ? 8 : 4);
     auto* wide = llvm::FixedVectorType::get(element, kLanes);
     Value* table = f->getArg(0);
     Value* count = f->getArg(2);
+    Value* step = f->getArg(3);
+    Value* rows = f->getArg(4);
+    Value* zero = f->getArg(6);
     auto index = [&](std::int64_t v) { return b.getInt64(static_cast<std::uint64_t>(v)); };
+    auto and_not = [&](Value* v, int low) { return b.CreateAnd(v, index(~std::int64_t{low})); };
+    // Whole blocks of 4 rows by 8 k are transposed in registers, where k are consecutive.
+    Value* blocked_rows =
+        b.CreateSelect(b.CreateICmpEQ(step, index(1)), and_not(rows, 3), index(0));
+    Value* blocked_k = and_not(count, kLanes - 1);
     emit_loop(b, "segment", index(0), f->getArg(1), [&](Value* segment) {
-        Value* out = b.CreateGEP(element, f->getArg(3),
-                                 b.CreateMul(b.CreateMul(segment, count), index(rows)));
-        // Four rows at a time over all k, so that few pointers are live; what is left of the rows
-        // goes one by one.
-        for (int row = 0; row < rows; row += 4) {
-            const int width = std::min(4, rows - row);
-            Values pointers;
-            for (int r = 0; r < width; ++r)
-                pointers.push_back(b.CreateLoad(
-                    ptr,
-                    b.CreateGEP(ptr, table,
-                                b.CreateAdd(b.CreateMul(segment, index(rows)), index(row + r)))));
-            auto target = [&](Value* k, int u, int r) {
-                Value* at = b.CreateGEP(element, out, b.CreateMul(k, index(rows)));
-                return b.CreateConstGEP1_64(element, at,
-                                            static_cast<std::uint64_t>(u * rows + row + r));
-            };
-            Value* blocked = index(0);
-            if (width == 4) {
-                blocked = b.CreateAnd(count, index(~std::int64_t{kLanes - 1}));
-                emit_loop(
-                    b, "block", index(0), blocked, index(kLanes), {}, [&](Value* k, const Values&) {
-                        std::array<Value*, 4> loaded;
-                        for (std::size_t r = 0; r < 4; ++r)
-                            loaded[r] = b.CreateAlignedLoad(
-                                wide, b.CreateGEP(element, pointers[r], k), align);
-                        const auto turned = transpose_groups(b, loaded, kLanes);
-                        for (int q = 0; q < kLanes / 4; ++q)
-                            for (int e = 0; e < 4; ++e) {
-                                Value* four =
-                                    b.CreateShuffleVector(turned[static_cast<std::size_t>(e)],
-                                                          {4 * q, 4 * q + 1, 4 * q + 2, 4 * q + 3});
-                                b.CreateAlignedStore(four, target(k, 4 * q + e, 0), align);
-                            }
-                        return Values{};
-                    });
-            }
-            emit_loop(b, "rest", blocked, count, [&](Value* k) {
-                for (int r = 0; r < width; ++r)
-                    b.CreateStore(
-                        b.CreateLoad(
-                            element,
-                            b.CreateGEP(element, pointers[static_cast<std::size_t>(r)], k)),
-                        target(k, 0, r));
+        Value* entries = b.CreateGEP(ptr, table, b.CreateMul(segment, rows));
+        Value* out =
+            b.CreateGEP(element, f->getArg(5), b.CreateMul(b.CreateMul(segment, count), rows));
+        // One row from k `from` on.
+        auto one_row = [&](Value* row, Value* from) {
+            Value* start = b.CreateLoad(ptr, b.CreateGEP(ptr, entries, row));
+            Value* distance = b.CreateSelect(b.CreateICmpEQ(start, zero), index(0), step);
+            emit_loop(b, "k", from, count, [&](Value* k) {
+                Value* v =
+                    b.CreateLoad(element, b.CreateGEP(element, start, b.CreateMul(k, distance)));
+                b.CreateStore(v, b.CreateGEP(element, out, b.CreateAdd(b.CreateMul(k, rows), row)));
             });
-        }
+        };
+        emit_loop(b, "row", index(0), blocked_rows, index(4), {}, [&](Value* row, const Values&) {
+            Values pointers;
+            for (int r = 0; r < 4; ++r)
+                pointers.push_back(
+                    b.CreateLoad(ptr, b.CreateGEP(ptr, entries, b.CreateAdd(row, index(r)))));
+            emit_loop(
+                b, "block", index(0), blocked_k, index(kLanes), {}, [&](Value* k, const Values&) {
+                    std::array<Value*, 4> loaded;
+                    for (std::size_t r = 0; r < 4; ++r)
+                        loaded[r] =
+                            b.CreateAlignedLoad(wide, b.CreateGEP(element, pointers[r], k), align);
+                    const auto turned = transpose_groups(b, loaded, kLanes);
+                    Value* to = b.CreateGEP(element, out, b.CreateAdd(b.CreateMul(k, rows), row));
+                    for (int n = 0; n < kLanes; ++n) {
+                        const int q = 4 * (n / 4);
+                        Value* four = b.CreateShuffleVector(turned[static_cast<std::size_t>(n % 4)],
+                                                            {q, q + 1, q + 2, q + 3});
+                        b.CreateAlignedStore(four, to, align);
+                        to = b.CreateGEP(element, to, rows);
+                    }
+                    return Values{};
+                });
+            emit_loop(b, "rest", index(0), index(4),
+                      [&](Value* r) { one_row(b.CreateAdd(row, r), blocked_k); });
+            return Values{};
+        });
+        emit_loop(b, "row_rest", blocked_rows, rows, [&](Value* row) { one_row(row, index(0)); });
     });
     b.CreateRetVoid();
     return f;

@@ -34,9 +34,10 @@ llvm::Function* packed_kernel(llvm::Module& module, const TileShape& tile, std::
 /// segment. A is read where it lies: a convolution without im2col.
 llvm::Function* rows_kernel(llvm::Module& module, const TileShape& tile, std::int64_t ldb);
 
-/// void f(ptr table, i64 segments, i64 k, ptr out)
-/// Packs what rows_kernel would read into packed_kernel's order: out[segments * k][rows].
-llvm::Function* row_packer(llvm::Module& module, llvm::Type* element, int rows);
+/// void f(ptr table, i64 segments, i64 k, i64 step, i64 rows, ptr out, ptr zero)
+/// Packs [segments][rows] pointers to k elements each, `step` apart, into packed_kernel's order:
+/// out[segments * k][rows]. The pointer `zero` stands for k times the element there.
+llvm::Function* row_packer(llvm::Module& module, llvm::Type* element);
 
 /// void f(ptr b, i64 ldb, i64 k, i64 columns, ptr out)
 /// Copies a panel of row-major B: out[k][tile.columns()], zero from `columns` on.
