@@ -13,7 +13,7 @@ if command -v ccache >/dev/null; then
     options+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 fi
 # Configure again only when the question changed; a half-configured folder is started afresh.
-question=$(printf '%s\n' "${options[@]}" "$("$PYTHON" -c 'import torch; print(torch.__version__)')" | sha256sum)
+question=$(printf '%s\n' "$PWD" "${options[@]}" "$("$PYTHON" -c 'import torch; print(torch.__version__)')" | sha256sum)
 if [ ! -f "$BUILD/build.ninja" ] || [ "$(cat "$BUILD/.question" 2>/dev/null)" != "$question" ]; then
     rm -rf "$BUILD/CMakeCache.txt" "$BUILD/CMakeFiles" "$BUILD/.question"
     cmake -S . -B "$BUILD" -G Ninja "${options[@]}" >"$BUILD.log" 2>&1 ||

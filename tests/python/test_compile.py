@@ -12,13 +12,6 @@ import ingot
 from ingot import _backend
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-
-
 @pytest.fixture
 def broken(monkeypatch, tmp_path):
     """A compiler that always fails; its reproducers go to the test's folder."""
