@@ -64,10 +64,12 @@ class ContractionEmitter {
         return std::move(phase.insts);
     }
 
-    // Element (batch, k, n) of a right side in panels.
-    Expr panel_offset(const Sizes& packed, Expr batch, Expr k, Expr n, Expr width) const {
-        Expr panels = packed[packed.size() - 3], rows = packed[packed.size() - 2];
-        return ((batch * panels + floor_div(n, width)) * rows + k) * width + mod(n, width);
+    // Element (batch, k, n) of a right side in panels, which lies row-major (see placement.cpp).
+    InstId panel_element(PhaseEmitter& e, Sizes batch, Expr k, Expr n, Expr width) const {
+        batch.push_back(floor_div(n, width));
+        batch.push_back(k);
+        batch.push_back(mod(n, width));
+        return e.value(n_.operands[1], batch);
     }
 
     void matmul(Contraction& out) {
@@ -87,10 +89,7 @@ class ContractionEmitter {
                 b.push_back(row);
                 return e.value(n_.operands[1], b);
             }
-            Expr batch = flatten(b, Sizes(left.begin(), left.end() - 2));
-            return e.load_at(n_.operands[1],
-                             panel_offset(c_.graph.type(n_.operands[1]).sizes, batch, k, row,
-                                          Expr(std::int64_t{out.b_panel})));
+            return panel_element(e, b, k, row, Expr(std::int64_t{out.b_panel}));
         });
         rows_take_batch(out);
     }
@@ -135,9 +134,7 @@ class ContractionEmitter {
         out.a_insts = insts([&](PhaseEmitter& e) { return e.guarded(n_.operands[0], at, valid); });
         out.b_insts = insts([&](PhaseEmitter& e) {
             if (!is_packed(n_)) return e.value(n_.operands[1], inside);
-            return e.load_at(n_.operands[1],
-                             panel_offset(c_.graph.type(n_.operands[1]).sizes, 0, row, result_[1],
-                                          Expr(std::int64_t{out.b_panel})));
+            return panel_element(e, {}, row, result_[1], Expr(std::int64_t{out.b_panel}));
         });
     }
 

@@ -142,11 +142,8 @@ std::vector<Source> concatenated(const Graph& g, const Node& n, const Sizes& ind
         Source s{k, index, {}};
         s.index[dim] = index[dim] - start;
         start += size;
-        // The sources before cover everything below: only the upper end is a condition.
-        bool last = k + 1 == n.operands.size();
-        if (size.is(0) || known_le(start, index[dim]) == true) continue;
-        if (!last && known_lt(index[dim], start) != true)
-            s.valid.push_back({s.index[dim], 0, size});
+        // Both ends: where another part holds, this one has no memory.
+        if (!require(s, s.index[dim], 0, size)) continue;
         bool certain = s.valid.empty();
         found.push_back(std::move(s));
         if (certain) break;

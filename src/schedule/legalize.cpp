@@ -355,18 +355,20 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
     r.copy(id);
 }
 
-// An output that must be copied because its value is an input, has been given already, or is
-// written into an input's memory.
+// An output that must be copied because its value is an input or a constant, has been given
+// already, or is written into an input's memory.
 void make_outputs_distinct(Graph& g) {
     std::vector<bool> taken(g.values().size(), false);
     for (const Input& in : g.inputs()) taken[in.value] = true;
     for (Output& o : g.mutable_outputs()) {
-        bool copy = o.writes_input >= 0 || taken[o.value];
+        const Node* producer = g.producer(o.value);
+        bool constant = producer != nullptr && producer->prim == Prim::Constant;
+        bool copy = o.writes_input >= 0 || taken[o.value] || constant;
         taken[o.value] = true;
         if (!copy) continue;
         const Sizes sizes = g.type(o.value).sizes;
         // What is written into an input is complete in memory of its own before any input changes.
-        if (o.writes_input >= 0 && g.producer(o.value) == nullptr)
+        if (o.writes_input >= 0 && (producer == nullptr || constant))
             o.value = g.emit(Prim::Reshape, {o.value}, {{"sizes", sizes}});
         o.value = g.emit(Prim::Reshape, {o.value}, {{"sizes", sizes}});
     }

@@ -169,10 +169,8 @@ bool PhaseEmitter::in_memory(ValueId v, const Sizes& index) {
         case Home::Input:
         case Home::Extern:
             return true;
-        case Home::Inlined: {
-            const Node& n = *c_.graph.producer(v);
-            return n.prim == Prim::Constant && !c_.graph.type(v).numel().is(1);
-        }
+        case Home::Inlined:
+            return false;
         default:
             return find_(v, index).where == Found::Where::Memory;
     }
@@ -284,16 +282,6 @@ InstId PhaseEmitter::guarded(ValueId v, const Sizes& index, const std::vector<Co
     return prim(Prim::Select, dtype, {holds, value(v, index, holds), constant(Scalar(0), dtype)});
 }
 
-InstId PhaseEmitter::load_at(ValueId v, Expr offset) {
-    Inst i;
-    i.kind = InstKind::Load;
-    i.dtype = c_.graph.type(v).dtype;
-    i.buffer = buffer_of(v);
-    i.offset = offset;
-    draft_.kernel.buffers[static_cast<std::size_t>(i.buffer)].read = true;
-    return append(std::move(i));
-}
-
 // Nested choices, the last source innermost.
 InstId PhaseEmitter::movement(const Node& n, const Sizes& index, InstId mask) {
     const DType dtype = c_.graph.type(n.results[0]).dtype;
@@ -392,9 +380,8 @@ InstId PhaseEmitter::creation(const Node& n, const Sizes& index, InstId mask) {
         default: {
             check(n.prim == Prim::Constant, "an unknown creation prim");
             using Data = std::shared_ptr<const std::vector<std::uint8_t>>;
-            if (t.numel().is(1))
-                if (auto s = single_element(t.dtype, n.attrs.get<Data>("data")->data()))
-                    return constant(*s, t.dtype);
+            if (auto s = single_element(t.dtype, n.attrs.get<Data>("data")->data()))
+                return constant(*s, t.dtype);
             return load(n.results[0], index, mask, Scalar(0));
         }
     }

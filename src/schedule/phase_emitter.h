@@ -37,8 +37,6 @@ class PhaseEmitter {
     InstId compute(ValueId v, const Sizes& index, InstId mask = kNone);
     /// The value at `index` where all of `valid` hold, else 0.
     InstId guarded(ValueId v, const Sizes& index, const std::vector<Condition>& valid);
-    /// A load at an offset of the caller's.
-    InstId load_at(ValueId v, Expr offset);
     InstId convert(InstId x, DType to);
     InstId index_number(Expr e);
     std::int32_t buffer_of(ValueId v);

@@ -88,7 +88,8 @@ class Placer {
             if (o.writes_input >= 0) p_.needs_memory[g_.producer(o.value)->operands[0]] = true;
         for (const Node& n : g_.nodes())
             if (!has_loop_form(g_, n))
-                for (ValueId v : n.operands) need_memory(v);
+                for (std::size_t k = 0; k < n.operands.size(); ++k)
+                    need_memory(n.operands[k], k == 1 && is_packed(n.prim));
         for (const Input& in : g_.inputs()) {
             p_.home[in.value] = Home::Input;
             loads_[in.value] = 1;
@@ -147,11 +148,17 @@ class Placer {
         if ((n.prim == Prim::Take || n.prim == Prim::Gather) && k == 0) use.random = true;
     }
 
-    // `v` is read by a step outside: memory for it, or for what it is a strided view of.
-    void need_memory(ValueId v) {
+    static bool is_packed(Prim p) { return p == Prim::PackedMatmul || p == Prim::PackedConv; }
+
+    // `v` is read by a step outside: memory for it, or for what it is a strided view of. Panels are
+    // read by address: row-major.
+    void need_memory(ValueId v, bool row_major) {
         auto view = strided_view(
             g_, v, [&](ValueId at) { return layouts_.output(at) >= 0; },
             [&](ValueId at) { return layouts_.strides(at); });
+        if (view && row_major)
+            if (!view->offset.is(0) || view->strides != contiguous_strides(g_.type(v).sizes))
+                view.reset();
         p_.needs_memory[view ? view->source : v] = true;
     }
 
@@ -171,8 +178,12 @@ class Placer {
             return;
         }
         ValueId v = n.results[0];
+        if (n.prim == Prim::Constant && (p_.needs_memory[v] || !g_.type(v).numel().is(1))) {
+            p_.home[v] = Home::Extern;
+            loads_[v] = 1;
+            return;
+        }
         int cost = operation_cost(n.prim), loads = 0;
-        if (n.prim == Prim::Constant && !g_.type(v).numel().is(1)) loads = 1;
         if (n.prim == Prim::Take || n.prim == Prim::Gather) cost += 6;
         for (std::size_t k = 0; k < n.operands.size(); ++k) {
             thaw(n, n.operands[k]);

@@ -2,7 +2,7 @@
 //   inlined   computed wherever it is needed, by index propagation;
 //   anchored  computed once, by a store or a reduction of a loop nest (whether it also needs
 //             memory is known only after grouping: see fuse.h);
-//   extern    made by a step outside the loop nests.
+//   extern    made by a step outside the loop nests, or a constant's bytes.
 //
 // Anchored are reductions, outputs, what a step outside needs in memory, values of several
 // consumers that are not cheap to compute again, and computed values read at random or repeatedly.

@@ -131,7 +131,7 @@ class Scheduler {
         if (n == nullptr) {
             b.place = BufferPlace::Input;
             b.index = static_cast<std::int32_t>(g_.values()[v].position);
-        } else if (n->prim == Prim::Constant && placement_.home[v] == Home::Inlined) {
+        } else if (n->prim == Prim::Constant) {
             using Data = std::shared_ptr<const std::vector<std::uint8_t>>;
             b.place = BufferPlace::Constant;
             b.data = n->attrs.get<Data>("data");

@@ -248,13 +248,26 @@ TEST(ScheduleOracle, ImagesStayChannelsLastThroughTheNetwork) {
 
 TEST(ScheduleOracle, PackedMatmul) {
     Graph g;
-    ValueId x = input(g, {5, 8}), w = input(g, {3, 8, 4}, DType::F32, true);
+    ValueId x = input(g, {5, 8}), flat = input(g, {8, 3, 4}, DType::F32, true);
+    ValueId w = g.emit(Prim::Permute, {flat}, {{"dims", Ints{1, 0, 2}}});
     NodeId n = g.add_with_types(Prim::PackedMatmul, {x, w},
                                 {{"n", Expr(10)}, {"layout", std::string("panel4")}},
                                 {{DType::F32, {5, 10}, {}}});
     output(g, g.emit(Prim::Exp, {g.node(n).results[0]}));
     Plan p = verify(g, 1, 5, generating());
     EXPECT_EQ(p.steps.size(), 1u) << to_string(p);
+}
+
+TEST(ScheduleOracle, ConstantsAreMemoryWhereTheyMustBe) {
+    Graph g;
+    auto bytes = std::make_shared<const std::vector<std::uint8_t>>(
+        std::vector<std::uint8_t>{0, 0, 128, 63, 0, 0, 0, 64, 0, 0, 64, 64, 0, 0, 128, 64});
+    ValueId c = g.emit(Prim::Constant, {},
+                       {{"dtype", DType::F32}, {"sizes", Sizes{2, 2}}, {"data", bytes}});
+    output(g, c);
+    output(g, g.emit(Prim::Matmul, {c, input(g, {2, 3}, DType::F32, true)}));
+    output(g, g.emit(Prim::Neg, {c}));
+    verify(g);
 }
 
 TEST(ScheduleOracle, InPlaceSwapOfInputs) {
