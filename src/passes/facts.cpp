@@ -41,6 +41,10 @@ bool has_effect(const Node& n) {
 std::vector<bool> frozen_values(const Graph& g) {
     std::vector<bool> frozen(g.values().size(), false);
     for (const Input& in : g.inputs()) frozen[in.value] = in.frozen;
+    // What the graph itself writes changes at every call.
+    for (const Output& o : g.outputs())
+        if (o.writes_input >= 0)
+            frozen[g.inputs()[static_cast<std::size_t>(o.writes_input)].value] = false;
     for (const Node& n : g.nodes()) {
         bool all = is_pure(n) && n.prim != Prim::ExternCall;
         for (ValueId v : n.operands) all = all && frozen[v];
