@@ -157,6 +157,9 @@ class Emitter {
     Value* select_min(Value* x, Value* y) {
         return b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, x, y);
     }
+    Value* pointer(std::int32_t buffer) const {
+        return buffers_.list[static_cast<std::size_t>(buffer)].pointer;
+    }
     void if_then(Value* condition, const std::function<void()>& body);
 
     // ---- functions ----
@@ -193,7 +196,7 @@ class Emitter {
     llvm::Type* element_;
 
     // Of the function being written:
-    PointEmitter::Buffers buffers_{kernel_, {}, nullptr};
+    PointEmitter::Buffers buffers_;
     SymbolValues symbols_;
     Value* buffers_argument_ = nullptr;
     Value* sizes_argument_ = nullptr;
@@ -227,13 +230,13 @@ llvm::Function* Emitter::begin_function(const std::string& name,
     b_.SetInsertPoint(llvm::BasicBlock::Create(b_.getContext(), "entry", f));
     buffers_argument_ = f->getArg(0);
     sizes_argument_ = f->getArg(1);
-    buffers_.pointers.clear();
+    buffers_.list.clear();
     std::int64_t argument = 0;
     for (const KernelBuffer& buffer : kernel_.buffers) {
         if (buffer.scope != BufferScope::Argument)
             throw NotSupported("contraction: scratch buffers");
         Value* slot = at(b_.getPtrTy(), buffers_argument_, i64(argument++));
-        buffers_.pointers.push_back(b_.CreateLoad(b_.getPtrTy(), slot));
+        buffers_.list.push_back({b_.CreateLoad(b_.getPtrTy(), slot), buffer.dtype});
     }
     symbols_.clear();
     for (std::size_t n = 0; n < kernel_.sizes.size(); ++n) {
@@ -258,7 +261,7 @@ llvm::Function* Emitter::table_function(const char* name, const OperandPlan& ope
     auto* word = b_.getInt64Ty();
     llvm::Function* f =
         begin_function(prefix_ + name, {ptr, ptr, ptr, word, word, word, ptr, ptr}, false);
-    error_argument_ = f->getArg(2);
+    buffers_.error = error_argument_ = f->getArg(2);
     const std::vector<Loop> outer(c_.k.begin(),
                                   c_.k.begin() + static_cast<std::ptrdiff_t>(operand.inner));
     bind_loops(b_, f->getArg(3), c_.batch, symbols_);
@@ -275,11 +278,10 @@ llvm::Function* Emitter::table_function(const char* name, const OperandPlan& ope
             Value* valid = exists;
             if (operand.mask != kNone) {
                 PointEmitter point(b_, target_, buffers_, c_.round_intermediates);
-                point.symbols() = symbols_;
+                point.symbols = symbols_;
                 valid = b_.CreateAnd(valid, point.emit_one(insts, operand.mask));
             }
-            Value* run = at(element_, buffers_.pointers[static_cast<std::size_t>(operand.buffer)],
-                            expr(operand.offset));
+            Value* run = at(element_, pointer(operand.buffer), expr(operand.offset));
             Value* entry = b_.CreateAdd(b_.CreateMul(segment, f->getArg(5)), row);
             b_.CreateStore(b_.CreateSelect(valid, run, f->getArg(7)), at(ptr, f->getArg(6), entry));
         });
@@ -289,33 +291,87 @@ llvm::Function* Emitter::table_function(const char* name, const OperandPlan& ope
 }
 
 /// f(buffers, sizes, error, batch, first, count, out, zero): A: out[i][k] for rows first + i;
-/// B: out[k][i] for columns first + i, zero past the last.
+/// B: out[k][i] for columns first + i, zero past the last. Vectors run along the innermost k for
+/// A, along n for B.
 llvm::Function* Emitter::compute_function(const char* name, const std::vector<Inst>& insts,
                                           bool is_a) {
     auto* ptr = b_.getPtrTy();
     auto* word = b_.getInt64Ty();
     llvm::Function* f =
         begin_function(prefix_ + name, {ptr, ptr, ptr, word, word, word, ptr, ptr}, false);
-    error_argument_ = f->getArg(2);
+    buffers_.error = error_argument_ = f->getArg(2);
     bind_loops(b_, f->getArg(3), c_.batch, symbols_);
     Value* k_count = expr(d_.plan.k);
-    Value* bound = expr(is_a ? d_.plan.m : d_.plan.n);
-    emit_loop(b_, "i", i64(0), f->getArg(5), [&](Value* i) {
-        Value* index = b_.CreateAdd(f->getArg(4), i);
-        Value* exists = b_.CreateICmpSLT(index, bound);
-        bind_loops(b_, b_.CreateSelect(exists, index, i64(0)), is_a ? c_.m : c_.n, symbols_);
+    Value* first = f->getArg(4);
+    Value* count = f->getArg(5);
+    Value* out = f->getArg(6);
+    const int lanes = d_.plan.tile.lanes;
+    // A value at the point that symbols_ describe, stored at `place`.
+    auto compute = [&](Value* mask, Expr along, int width, Value* place) {
+        PointEmitter point(b_, target_, buffers_, c_.round_intermediates);
+        point.symbols = symbols_;
+        if (width > 1) point.vectorize(along, width, mask);
+        point.emit(insts);
+        Value* v = splat(b_, point.value(static_cast<InstId>(insts.size() - 1)),
+                         width > 1 ? static_cast<unsigned>(width) : 0);
+        llvm::Type* type = with_lanes(element_, static_cast<unsigned>(width));
+        if (v->getType() != type) v = b_.CreateFPCast(v, type);
+        if (mask) v = b_.CreateSelect(mask, v, llvm::Constant::getNullValue(type));
+        const llvm::Align align(static_cast<std::uint64_t>(bytes(d_.dtype)));
+        if (mask && is_a)
+            b_.CreateMaskedStore(v, at(element_, out, place), align, mask);
+        else
+            b_.CreateAlignedStore(v, at(element_, out, place), align);
+    };
+    auto lane_mask = [&](Value* left) {
+        return b_.CreateICmpSLT(IndexEmitter::iota(word, static_cast<unsigned>(lanes)),
+                                b_.CreateVectorSplat(static_cast<unsigned>(lanes), left));
+    };
+    const std::vector<Value*> none;
+    if (is_a) {
+        std::vector<Loop> outer = c_.k;
+        const bool vectors = !outer.empty();
+        Loop inner{Expr(0), 1, LoopKind::Serial};
+        if (vectors) {
+            inner = outer.back();
+            outer.pop_back();
+        }
+        Value* run = expr(inner.extent);
+        Expr segments = 1;
+        for (const Loop& l : outer) segments *= l.extent;
+        emit_loop(b_, "i", i64(0), count, [&](Value* i) {
+            bind_loops(b_, b_.CreateAdd(first, i), c_.m, symbols_);
+            emit_loop(b_, "segment", i64(0), expr(segments), [&](Value* segment) {
+                bind_loops(b_, segment, outer, symbols_);
+                Value* start = b_.CreateAdd(b_.CreateMul(i, k_count), b_.CreateMul(segment, run));
+                emit_loop(b_, "k", i64(0), run, i64(vectors ? lanes : 1), {},
+                          [&](Value* k, const std::vector<Value*>&) {
+                              if (vectors) symbols_[inner.var.node()] = k;
+                              compute(vectors ? lane_mask(b_.CreateSub(run, k)) : nullptr,
+                                      inner.var, vectors ? lanes : 1, b_.CreateAdd(start, k));
+                              return none;
+                          });
+            });
+        });
+    } else {
+        const bool vectors = c_.n.size() == 1;
+        Value* bound = expr(d_.plan.n);
         emit_loop(b_, "k", i64(0), k_count, [&](Value* k) {
             bind_loops(b_, k, c_.k, symbols_);
-            PointEmitter point(b_, target_, buffers_, c_.round_intermediates);
-            point.symbols() = symbols_;
-            Value* v = point.emit(insts).back();
-            if (v->getType() != element_) v = b_.CreateFPCast(v, element_);
-            v = b_.CreateSelect(exists, v, llvm::Constant::getNullValue(element_));
-            Value* place = is_a ? b_.CreateAdd(b_.CreateMul(i, k_count), k)
-                                : b_.CreateAdd(b_.CreateMul(k, i64(columns())), i);
-            b_.CreateStore(v, at(element_, f->getArg(6), place));
+            emit_loop(b_, "i", i64(0), count, i64(vectors ? lanes : 1), {},
+                      [&](Value* i, const std::vector<Value*>&) {
+                          Value* index = b_.CreateAdd(first, i);
+                          Value* exists = b_.CreateICmpSLT(index, bound);
+                          Value* place = b_.CreateAdd(b_.CreateMul(k, i64(columns())), i);
+                          // A point past the end is computed as point 0.
+                          Value* safe = b_.CreateSelect(exists, index, i64(0));
+                          bind_loops(b_, safe, c_.n, symbols_);
+                          compute(vectors ? lane_mask(b_.CreateSub(bound, index)) : exists,
+                                  vectors ? c_.n[0].var : Expr(0), vectors ? lanes : 1, place);
+                          return none;
+                      });
         });
-    });
+    }
     b_.CreateRetVoid();
     return f;
 }
@@ -326,7 +382,7 @@ llvm::Function* Emitter::epilogue_function() {
     auto* word = b_.getInt64Ty();
     llvm::Function* f = begin_function(prefix_ + "_epilogue",
                                        {ptr, ptr, ptr, word, word, word, word, word, ptr}, false);
-    error_argument_ = f->getArg(2);
+    buffers_.error = error_argument_ = f->getArg(2);
     bind_loops(b_, f->getArg(3), c_.batch, symbols_);
     const Expr n = d_.plan.n;
     if (n.is_constant() && n.constant() % columns() == 0) {
@@ -362,15 +418,12 @@ void Emitter::epilogue_rows(llvm::Function* f, bool masked) {
                   [&](Value* column, const std::vector<Value*>&) {
                       bind_loops(b_, b_.CreateAdd(f->getArg(6), column), c_.n, symbols_);
                       PointEmitter point(b_, target_, buffers_, c_.round_intermediates);
-                      point.symbols() = symbols_;
+                      point.symbols = symbols_;
                       Value* mask = nullptr;
                       if (vectors && masked) {
-                          llvm::SmallVector<llvm::Constant*, 64> iota;
-                          for (int n = 0; n < lanes; ++n)
-                              iota.push_back(b_.getInt64(static_cast<std::uint64_t>(n)));
                           Value* left = b_.CreateSub(f->getArg(7), column);
                           mask = b_.CreateICmpSLT(
-                              llvm::ConstantVector::get(iota),
+                              IndexEmitter::iota(b_.getInt64Ty(), static_cast<unsigned>(lanes)),
                               b_.CreateVectorSplat(static_cast<unsigned>(lanes), left));
                       }
                       if (vectors) point.vectorize(c_.n.back().var, lanes, mask);
@@ -379,9 +432,8 @@ void Emitter::epilogue_rows(llvm::Function* f, bool masked) {
                           vectors ? static_cast<llvm::Type*>(vector) : element_,
                           at(element_, tile, place),
                           llvm::Align(static_cast<std::uint64_t>(bytes(d_.dtype))));
-                      const auto values = point.emit(c_.epilogue.insts);
-                      for (const Store& s : c_.epilogue.stores)
-                          point.store(s, values, c_.epilogue.insts[s.value].dtype);
+                      point.emit(c_.epilogue.insts);
+                      for (const Store& s : c_.epilogue.stores) point.store(s);
                       return std::vector<Value*>{};
                   });
     });
@@ -446,8 +498,7 @@ Emitter::PanelValue Emitter::panel(Value* batch, Value* index, Value* first_colu
     for (const Loop& l : c_.k) origin[l.var.node()] = i64(0);
     for (const Loop& l : c_.n) origin[l.var.node()] = i64(0);
     auto origin_address = [&] {
-        return at(element_, buffers_.pointers[static_cast<std::size_t>(operand.buffer)],
-                  emit_expr(b_, operand.offset, origin));
+        return at(element_, pointer(operand.buffer), emit_expr(b_, operand.offset, origin));
     };
     if (operand.form == OperandForm::Panels)
         return {
