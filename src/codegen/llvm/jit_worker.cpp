@@ -120,7 +120,9 @@ void JitWorker::optimize(llvm::Module& module) {
 llvm::ArrayRef<char> JitWorker::emit(llvm::Module& module, llvm::CodeGenFileType type) {
     std::optional<Emitter>& emitter =
         type == llvm::CodeGenFileType::ObjectFile ? impl_->object : impl_->assembly;
-    if (!emitter) emitter.emplace(*impl_->machine, type);
+    // NVPTX's printer keeps pointers into the module it printed: text gets a pipeline of its own.
+    if (!emitter || type == llvm::CodeGenFileType::AssemblyFile)
+        emitter.emplace(*impl_->machine, type);
     emitter->bytes.clear();
     emitter->passes.run(module);
     return emitter->bytes;

@@ -1,0 +1,41 @@
+// Loop nests for NVIDIA GPUs: the same bodies as on CPUs, one lane a thread, as LLVM IR for the
+// NVPTX target.
+//
+// Two mappings. Nests whose phases have no loops, or only short ones, take a thread for each outer
+// point, so that neighbouring threads run along the last outer loop. Row kernels (softmax, norms,
+// sums) take a block for each outer point: its threads walk the loops of a phase side by side,
+// reductions go through shuffles within a warp and shared memory between warps, Scratch buffers
+// live in shared memory. Linear in the size of the kernel.
+#pragma once
+#include <llvm/IR/Module.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/llvm/target.h"
+#include "schedule/nest.h"
+
+namespace ingot::codegen {
+
+/// One grid. Parameters of the function: the kernel's Argument buffers, then Kernel::sizes as i64,
+/// then a pointer to the error flag (an int64 in device memory).
+struct GpuLaunch {
+    std::string symbol;
+    Expr points;                   // outer points, over Kernel::sizes
+    bool block_per_point = false;  // else a thread each
+    unsigned threads = 256;        // of a block
+    Expr shared_bytes = 0;         // dynamic shared memory of a block
+    /// Blocks to launch; the code strides over the rest of the points.
+    Expr blocks() const {
+        return block_per_point ? points : ceil_div(points, static_cast<int>(threads));
+    }
+};
+
+/// Emits one function for each nest of `kernel` into `module` (whose target is NVPTX). Throws
+/// NotSupported for what has no code on a GPU: library functions, Scratch buffers beyond shared
+/// memory, contractions.
+std::vector<GpuLaunch> emit_nvptx(llvm::Module& module, const Kernel& kernel,
+                                  const TargetInfo& target, std::string_view prefix);
+
+}  // namespace ingot::codegen

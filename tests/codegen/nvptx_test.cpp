@@ -1,0 +1,109 @@
+// PTX of loop nests: every kernel of written and random graphs is emitted, and assembled by ptxas
+// where it is installed.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "codegen/llvm/emit_nvptx.h"
+#include "codegen/llvm/jit.h"
+#include "fuzz/random_graph.h"
+#include "ir/parse.h"
+#include "passes/pipeline.h"
+#include "schedule/schedule.h"
+
+namespace ingot::codegen {
+namespace {
+
+bool have_ptxas() { return std::system("ptxas --version > /dev/null 2>&1") == 0; }
+
+// Empty when ptxas takes the text, else what it said.
+std::string assemble(const std::string& ptx) {
+    auto folder =
+        std::filesystem::temp_directory_path() / ("ingot-ptx-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder);
+    auto source = (folder / "k.ptx").string(), log = (folder / "log").string();
+    std::ofstream(source) << ptx;
+    int status =
+        std::system(("ptxas -arch=sm_90 -o /dev/null " + source + " > " + log + " 2>&1").c_str());
+    std::ifstream said(log);
+    std::string text(std::istreambuf_iterator<char>(said), {});
+    std::filesystem::remove_all(folder);
+    return status == 0 ? "" : text + ptx;
+}
+
+struct Ptx {
+    std::string text;
+    std::vector<GpuLaunch> launches;
+};
+
+Ptx ptx_of(const Kernel& kernel) {
+    static const Jit jit(target_named("sm_90"));
+    IrModule module = jit.make_module("kernel");
+    Ptx out;
+    out.launches = emit_nvptx(*module.module, kernel, jit.target(), "kernel");
+    out.text = jit.assembly(std::move(module));
+    return out;
+}
+
+Plan plan_of(Graph graph) { return schedule(run_passes(std::move(graph), PassContext{})); }
+
+constexpr const char* kSoftmax = R"(graph(%0 "x": f32[512, 1000]) {
+  %1: f32[512] = amax(%0) {dims=(1)}
+  %2: f32[512, 1000] = broadcast(%1) {sizes=(512, 1000), dims=(0)}
+  %3: f32[512, 1000] = sub(%0, %2)
+  %4: f32[512, 1000] = exp(%3)
+  %5: f32[512] = sum(%4) {dims=(1)}
+  %6: f32[512, 1000] = broadcast(%5) {sizes=(512, 1000), dims=(0)}
+  %7: f32[512, 1000] = div(%4, %6)
+  return %7
+}
+)";
+
+TEST(Nvptx, SoftmaxIsOneKernelWithABlockPerRow) {
+    Plan plan = plan_of(parse_graph(kSoftmax));
+    ASSERT_EQ(plan.kernels.size(), 1u);
+    Ptx ptx = ptx_of(plan.kernels[0]);
+    ASSERT_EQ(ptx.launches.size(), 1u);
+    EXPECT_TRUE(ptx.launches[0].block_per_point);
+    EXPECT_TRUE(ptx.launches[0].points.is(512));
+    EXPECT_NE(ptx.text.find("shfl.sync.bfly"), std::string::npos);
+    EXPECT_NE(ptx.text.find("bar.sync"), std::string::npos);
+    if (!have_ptxas()) GTEST_SKIP() << "ptxas is not installed";
+    EXPECT_EQ(assemble(ptx.text), "");
+}
+
+TEST(Nvptx, LibraryFunctionsAreRefused) {
+    Plan plan = plan_of(
+        parse_graph("graph(%0 \"x\": f64[64]) {\n  %1: f64[64] = lgamma(%0)\n  return %1\n}\n"));
+    EXPECT_THROW(ptx_of(plan.kernels[0]), NotSupported);
+}
+
+TEST(Nvptx, RandomKernelsAssemble) {
+    std::string all;
+    int kernels = 0;
+    for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+        fuzz::Limits limits;
+        limits.contractions = false;
+        Plan plan = plan_of(fuzz::make_random_graph(seed, limits).graph);
+        for (const Kernel& k : plan.kernels) {
+            if (k.contraction) continue;
+            Ptx ptx;
+            try {
+                ptx = ptx_of(k);
+            } catch (const NotSupported&) {
+                continue;
+            }
+            ++kernels;
+            if (have_ptxas() && kernels % 8 == 0) {
+                ASSERT_EQ(assemble(ptx.text), "") << "seed " << seed << ", kernel " << k.name;
+            }
+        }
+    }
+    EXPECT_GT(kernels, 60);
+}
+
+}  // namespace
+}  // namespace ingot::codegen
