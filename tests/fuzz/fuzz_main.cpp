@@ -1,5 +1,5 @@
 // The fuzzer: random graphs through a part of the compiler, against the reference evaluator.
-//   ingot_fuzz [--through passes|plan|code] [--seed N] [--seconds S] [--nodes N]
+//   ingot_fuzz [--through passes|plan|code|kernels] [--seed N] [--seconds S] [--nodes N]
 // Prints the first graph that differs with its seed, and exits with 1; with 0 when the time is up.
 #include <chrono>
 #include <cstdio>
@@ -22,7 +22,9 @@ int main(int argc, char** argv) {
         options[argv[i]] = argv[i + 1];
     }
     const std::map<std::string, fuzz::Executor> executors = {{"passes", fuzz::through_passes},
-                                                             {"plan", fuzz::through_plan}};
+                                                             {"plan", fuzz::through_plan},
+                                                             {"code", fuzz::through_code},
+                                                             {"kernels", fuzz::through_kernels}};
     auto executor = executors.find(options["--through"]);
     if (executor == executors.end()) {
         std::fprintf(stderr, "ingot_fuzz: --through takes");

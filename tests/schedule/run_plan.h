@@ -2,6 +2,7 @@
 // evaluator, memory as planned (so overlapping buffers are caught). The oracle's other side.
 #pragma once
 #include <cstring>
+#include <functional>
 #include <map>
 
 #include "ir/reference.h"
@@ -13,7 +14,18 @@ namespace ingot::testing {
 class PlanRunner {
   public:
     PlanRunner(const Plan& plan, SymbolValues symbols, PointOrder order = PointOrder::Forwards)
-        : plan_(plan), symbols_(std::move(symbols)), order_(order) {}
+        : plan_(plan), symbols_(std::move(symbols)) {
+        run_kernel = [this, order](std::int32_t kernel, std::span<void* const> buffers,
+                                   std::span<const std::int64_t> sizes) {
+            return evaluate(plan_.kernels[static_cast<std::size_t>(kernel)], buffers, sizes, order);
+        };
+    }
+
+    /// Carries out Plan::kernels[kernel]; false when an index was out of range. The interpreter
+    /// unless replaced, by compiled code for instance.
+    std::function<bool(std::int32_t kernel, std::span<void* const> buffers,
+                       std::span<const std::int64_t> sizes)>
+        run_kernel;
 
     /// The outputs, dense. `inputs` are dense too and laid out here as the plan wants them.
     std::vector<Tensor> run(std::vector<Tensor> inputs) {
@@ -81,8 +93,7 @@ class PlanRunner {
             std::vector<std::int64_t> sizes;
             for (std::int32_t b : k->buffers) buffers.push_back(at(b));
             for (Expr e : k->sizes) sizes.push_back(number(e));
-            if (!evaluate(plan_.kernels[static_cast<std::size_t>(k->kernel)], buffers, sizes,
-                          order_))
+            if (!run_kernel(k->kernel, buffers, sizes))
                 throw Error("an index is out of range");
             return;
         }
@@ -98,7 +109,6 @@ class PlanRunner {
 
     const Plan& plan_;
     SymbolValues symbols_;
-    PointOrder order_;
     std::vector<std::uint8_t> arena_;
     std::vector<std::vector<std::uint8_t>> memory_;  // by buffer, but for the arena's
 };

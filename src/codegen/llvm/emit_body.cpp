@@ -39,7 +39,22 @@ void BodyEmitter::emit(InstId id) {
     }
 }
 
-Address BodyEmitter::address(Expr offset, bool& varying) {
+/// Where element `a` of every lane's own elements lies.
+Address BodyEmitter::interleaved(Address a) {
+    const std::int64_t lanes = index_.lanes();
+    a.base = c_.b.CreateMul(a.base, c_.b.getInt64(static_cast<std::uint64_t>(lanes)));
+    if (a.stride) {
+        a.stride = *a.stride * lanes + 1;
+        return a;
+    }
+    llvm::Type* type = a.offsets->getType();
+    a.offsets = c_.b.CreateAdd(
+        c_.b.CreateMul(a.offsets, llvm::ConstantInt::get(type, static_cast<std::uint64_t>(lanes))),
+        IndexEmitter::iota(type->getScalarType(), index_.lanes()));
+    return a;
+}
+
+Address BodyEmitter::address(const BufferRef& buffer, Expr offset, bool& varying) {
     Address a;
     const auto stride = index_.lane_stride(offset);
     if (stride && stride->is_constant()) {
@@ -54,6 +69,7 @@ Address BodyEmitter::address(Expr offset, bool& varying) {
         a.base = c_.b.getInt64(0);
         a.offsets = index_.vector(offset);
     }
+    if (buffer.per_lane && index_.lanes() > 1) a = interleaved(a);
     varying = index_.lanes() > 1 && a.stride != 0;
     return a;
 }
@@ -68,8 +84,8 @@ IrValue BodyEmitter::access_mask(InstId mask, bool varying) {
 
 Lanes BodyEmitter::load(const Inst& inst) {
     bool varying = false;
-    const Address at = address(inst.offset, varying);
     const BufferRef& buffer = buffers_[static_cast<std::size_t>(inst.buffer)];
+    const Address at = address(buffer, inst.offset, varying);
     IrValue mask = access_mask(inst.mask, varying);
     Lanes r = emit_load(c_, buffer, at, mask, index_.lanes());
     if (inst.mask == kNone) return r;
@@ -133,8 +149,8 @@ void BodyEmitter::bind(const Inst& inst) {
 
 void BodyEmitter::store(const Store& store) {
     bool varying = false;
-    const Address at = address(store.offset, varying);
     const BufferRef& buffer = buffers_[static_cast<std::size_t>(store.buffer)];
+    const Address at = address(buffer, store.offset, varying);
     Lanes value = values_[store.value];
     IrValue mask = store.mask == kNone ? nullptr : values_[store.mask].re;
     const unsigned lanes = index_.lanes();

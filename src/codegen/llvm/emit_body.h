@@ -48,7 +48,8 @@ class BodyEmitter {
     void store(const Store& store);
 
   private:
-    Address address(Expr offset, bool& varying);
+    Address address(const BufferRef& buffer, Expr offset, bool& varying);
+    Address interleaved(Address a);
     IrValue access_mask(InstId mask, bool varying);
     Lanes load(const Inst& inst);
     Lanes prim(const Inst& inst);

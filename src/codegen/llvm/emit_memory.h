@@ -10,6 +10,9 @@ namespace ingot::codegen {
 struct BufferRef {
     IrValue pointer = nullptr;
     DType dtype = DType::F32;
+    /// Every lane has elements of its own (scratch of a nest whose points are lanes): element e of
+    /// lane l lies at e * lanes + l.
+    bool per_lane = false;
 };
 
 /// Where the lanes of an access lie, in elements from the buffer's start.

@@ -70,8 +70,9 @@ class NestEmitter {
                 buffers_.push_back({b.CreateLoad(b.getPtrTy(), slot), buffer.dtype});
                 continue;
             }
-            buffers_.push_back({scratch, buffer.dtype});
-            scratch = b.CreateGEP(b.getInt8Ty(), scratch, index_.scalar(scratch_bytes(buffer)));
+            buffers_.push_back({scratch, buffer.dtype, shape_.outer_vector});
+            scratch =
+                b.CreateGEP(b.getInt8Ty(), scratch, index_.scalar(scratch_bytes(buffer, shape_)));
         }
         body_.set_buffers(buffers_);
     }
@@ -365,8 +366,9 @@ class NestEmitter {
 
 }  // namespace
 
-Expr scratch_bytes(const KernelBuffer& buffer) {
-    return ceil_div(buffer.elements * Expr(bytes(buffer.dtype)), Expr(64)) * Expr(64);
+Expr scratch_bytes(const KernelBuffer& buffer, const NestShape& shape) {
+    const std::int64_t copies = shape.outer_vector ? shape.lanes : 1;
+    return ceil_div(buffer.elements * Expr(bytes(buffer.dtype) * copies), Expr(64)) * Expr(64);
 }
 
 llvm::Function* make_kernel_function(llvm::Module& module, std::string_view symbol,
@@ -393,12 +395,12 @@ void emit_nest(llvm::Function& function, const Kernel& kernel, const Nest& nest,
 KernelCode emit_kernel(llvm::Module& module, const Kernel& kernel, const TargetInfo& target,
                        std::string_view symbol_prefix, const EmitOptions& options) {
     check(!kernel.contraction, "emit_kernel: contractions are emitted by emit_contraction");
-    Expr scratch(0);
-    for (const KernelBuffer& buffer : kernel.buffers)
-        if (buffer.scope == BufferScope::Scratch) scratch += scratch_bytes(buffer);
     KernelCode code;
     for (const Nest& nest : kernel.nests) {
         const NestShape shape = shape_of(kernel, nest, target, options);
+        Expr scratch(0);
+        for (const KernelBuffer& buffer : kernel.buffers)
+            if (buffer.scope == BufferScope::Scratch) scratch += scratch_bytes(buffer, shape);
         const std::string symbol =
             std::string(symbol_prefix) + "_" + std::to_string(code.launches.size());
         emit_nest(*make_kernel_function(module, symbol, target), kernel, nest, shape, target,

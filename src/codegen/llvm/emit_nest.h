@@ -13,7 +13,8 @@ llvm::Function* make_kernel_function(llvm::Module& module, std::string_view symb
 void emit_nest(llvm::Function& function, const Kernel& kernel, const Nest& nest,
                const NestShape& shape, const TargetInfo& target, const EmitOptions& options);
 
-/// Bytes a scratch buffer takes of a call's scratch memory: a multiple of 64.
-Expr scratch_bytes(const KernelBuffer& buffer);
+/// Bytes a scratch buffer takes of a call's scratch memory: a multiple of 64. Where points are
+/// lanes, each has its own.
+Expr scratch_bytes(const KernelBuffer& buffer, const NestShape& shape);
 
 }  // namespace ingot::codegen
