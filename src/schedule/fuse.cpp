@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t kMostAnchors = 24;  // in a group
 constexpr std::size_t kMostReads = 40;
 constexpr std::size_t kSiblings = 4;      // recent readers remembered a value
+constexpr double kMuchLarger = 4;         // a domain that a smaller one's group should not take in
 constexpr std::int64_t kSmall = 1 << 14;  // elements that one core does faster than two
 
 bool has_symbol(Expr e, const std::vector<LoopVar>& vars, bool outer) {
@@ -256,12 +257,21 @@ class Fuser {
         return level;
     }
 
+    // Symbolic sizes count as middling.
+    static double elements_of(const Anchor& a) {
+        double n = 1;
+        for (const Expr& e : a.extents)
+            n *= e.is_constant() ? static_cast<double>(e.constant()) : 256.0;
+        return n;
+    }
+
     void start_group(Anchor& a) {
         Group group;
         group.node = a.node;
         group.frozen = p_.frozen[a.target];
         group.reduces = a.reduces;
         group.contracts = a.contracts;
+        group.elements = elements_of(a);
         group.level = level_of(a);
         a.map.assign(a.vars.size(), Expr(0));
         Ints dims;
@@ -317,6 +327,7 @@ class Fuser {
         const Group& group = f_.groups[candidate];
         if (group.is_extern || group.frozen != p_.frozen[a.target]) return false;
         if (group.contracts && a.reduces) return false;
+        if (elements_of(a) > kMuchLarger * group.elements) return false;
         if (group.anchors.size() >= kMostAnchors) return false;
         std::size_t reads = a.reads.size();
         for (std::uint32_t other : group.anchors) reads += f_.anchors[other].reads.size();
@@ -337,6 +348,7 @@ class Fuser {
         if (!match) return false;
         group.vars = std::move(match->vars);
         group.reduces = group.reduces || a.reduces;
+        group.elements = std::max(group.elements, elements_of(a));
         a.map = std::move(match->map);
         a.step = match->step;
         a.group = candidate;
@@ -371,7 +383,7 @@ class Fuser {
         std::vector<Expr> used;
         auto map = solver.finish([&](Expr extent) {
             for (const LoopVar& v : match.vars)
-                if (!v.outer && v.extent == extent &&
+                if (!v.outer && v.extent == extent && !solver.uses(v.symbol) &&
                     std::find(used.begin(), used.end(), v.symbol) == used.end()) {
                     used.push_back(v.symbol);
                     return v.symbol;

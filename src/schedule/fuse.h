@@ -54,6 +54,7 @@ struct Group {
     bool frozen = false;
     bool reduces = false;
     int level = 0;
+    double elements = 1;  // of the largest domain in it
     std::vector<LoopVar> vars;
     std::vector<std::uint32_t> anchors;
     std::vector<std::uint32_t> needs;  // groups, with repetitions

@@ -283,7 +283,9 @@ bool is_plain_view(const Node& node) {
     }
 }
 
-std::optional<std::vector<Source>> sources(const Graph& g, const Node& n, const Sizes& index) {
+namespace {
+
+std::optional<std::vector<Source>> raw_sources(const Graph& g, const Node& n, const Sizes& index) {
     using One = std::vector<Source>;
     switch (n.prim) {
         case Prim::Permute:
@@ -319,6 +321,20 @@ std::optional<std::vector<Source>> sources(const Graph& g, const Node& n, const 
         default:
             throw InternalError("no movement prim: " + std::string(name(n.prim)));
     }
+}
+
+}  // namespace
+
+std::optional<std::vector<Source>> sources(const Graph& g, const Node& n, const Sizes& index) {
+    auto found = raw_sources(g, n, index);
+    if (!found) return found;
+    // There is only one place in a dim of size 1.
+    for (Source& s : *found) {
+        const Sizes& sizes = g.type(n.operands[s.operand]).sizes;
+        for (std::size_t d = 0; d < sizes.size(); ++d)
+            if (sizes[d].is(1)) s.index[d] = 0;
+    }
+    return found;
 }
 
 std::optional<StridedView> strided_view(const Graph& g, ValueId value,

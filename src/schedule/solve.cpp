@@ -126,6 +126,13 @@ std::optional<Sizes> DimSolver::finish(const std::function<Expr(Expr)>& fresh) {
     return values;
 }
 
+bool DimSolver::uses(Expr symbol) const {
+    for (const auto& dim : digits_)
+        for (const Digit& d : dim)
+            if (contains(d.value, symbol)) return true;
+    return false;
+}
+
 Expr DimSolver::apply(Expr e, const Sizes& values) const {
     return substitute(e, [&](Expr s) -> std::optional<Expr> {
         auto dim = dim_of(s);

@@ -27,6 +27,9 @@ class DimSolver {
     /// dim is known only in a part that leaves no whole number of values.
     std::optional<Sizes> finish(const std::function<Expr(Expr extent)>& fresh);
 
+    /// Whether some dim's value is known to depend on `symbol`.
+    bool uses(Expr symbol) const;
+
     /// Replaces the dims' variables in `e` by `values`.
     Expr apply(Expr e, const Sizes& values) const;
 

@@ -99,6 +99,25 @@ TEST(ScheduleOracle, SoftmaxAlongEveryDim) {
     }
 }
 
+TEST(ScheduleOracle, FreeDimsGetLoopsOfTheirOwn) {
+    Graph g;
+    ValueId s = softmax(g, input(g, {8, 8}), 1);
+    ValueId wide =
+        g.emit(Prim::Broadcast, {s}, {{"sizes", Sizes{16, 8, 8, 8}}, {"dims", Ints{2, 3}}});
+    output(g, g.emit(Prim::Minimum, {input(g, {16, 8, 8, 8}), wide}));
+    verify(g);
+}
+
+TEST(ScheduleOracle, PaddedDimOfSizeOneBesideAReduction) {
+    Graph g;
+    ValueId s = g.emit(Prim::Sum, {input(g, {4, 20, 1, 3})}, {{"dims", Ints{0, 3}}});
+    ValueId e = g.emit(Prim::Exp, {s});
+    output(g, e);
+    output(g, g.emit(Prim::Pad, {g.emit(Prim::Mul, {e, s})},
+                     {{"low", Sizes{0, 0}}, {"high", Sizes{0, 2}}, {"value", Scalar(0.25)}}));
+    verify(g);
+}
+
 TEST(ScheduleOracle, LayerNorm) {
     Graph g;
     ValueId x = input(g, {4, 6, 32}), b = input(g, {4, 6, 32});
