@@ -20,7 +20,7 @@ entry("kExpF", lambda x: (mp.exp(x) - 1 - x) / x**2, 5, -ln2_half, ln2_half, 24,
 entry("kLogF", lambda f: ((mp.log(1 + f) - f) / f**2 + mp.mpf(1) / 2) / f, 9, -0.25, 0.5, 24,
       lambda f: abs(f**3 / mp.log(1 + f)))
 # tanh(x) = x + x^3 P(x^2)
-entry("kTanhF", root(lambda x: (mp.tanh(x) / x - 1) / x**2), 7, small, mp.mpf("0.9375") ** 2, 24,
+entry("kTanhF", root(lambda x: (mp.tanh(x) / x - 1) / x**2), 7, small, 1, 24,
       root(lambda x: x**3 / mp.tanh(x)))
 # erf(x) = x + x P(x^2); erf(x) = 1 - exp(x P(x)) for larger x
 entry("kErfSmallF", root(lambda x: mp.erf(x) / x - 1), 7, small, 1, 24,

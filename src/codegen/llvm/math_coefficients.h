@@ -13,10 +13,10 @@ inline constexpr float kLogF[] = {
     0x1.55555ap-2f,  -0x1.00007p-2f, 0x1.999752p-3f, -0x1.55190ep-3f, 0x1.24657ep-3f,
     -0x1.04bc4ap-3f, 0x1.df0fcp-4f,  -0x1.7431dp-4f, 0x1.324b4ep-5f,
 };
-// error 2^-28.6 on [0.000244141, 0.878906]
+// error 2^-27.5 on [0.000244141, 1]
 inline constexpr float kTanhF[] = {
-    -0x1.55554ap-2f, 0x1.110e6p-3f,  -0x1.b9abfap-5f,  0x1.61fd3ep-6f,
-    -0x1.0b0742p-7f, 0x1.43dd8cp-9f, -0x1.b1c422p-12f,
+    -0x1.55553cp-2f, 0x1.110be4p-3f, -0x1.b96238p-5f,  0x1.600984p-6f,
+    -0x1.045f2cp-7f, 0x1.2d9c48p-9f, -0x1.77bfe2p-12f,
 };
 // error 2^-29.4 on [0.000244141, 1]
 inline constexpr float kErfSmallF[] = {

@@ -86,14 +86,14 @@ Value log_f32(MathOps& m, Value x) {
     return m.select(m.lt(x, m.c(0)), m.nan(), y);
 }
 
-/// tanh: an odd polynomial up to 0.9375, then 1 - 2/(exp(2|x|) + 1).
+/// tanh: an odd polynomial up to 1, then 1 - 2/(exp(2|x|) + 1).
 Value tanh_f32(MathOps& m, Value x) {
     Value magnitude = m.abs(x);
     Value s = m.mul(x, x);
     Value small = m.fma(m.mul(magnitude, s), m.poly<float>(s, kTanhF), magnitude);
     Value e = exp_f32(m, m.add(magnitude, magnitude));
     Value large = m.sub(m.c(1), m.div(m.c(2), m.add(e, m.c(1))));
-    return m.copysign(m.select(m.lt(magnitude, m.c(0.9375)), small, large), x);
+    return m.copysign(m.select(m.lt(magnitude, m.c(1)), small, large), x);
 }
 
 /// erf: an odd polynomial up to 1, then 1 - exp(a polynomial).
