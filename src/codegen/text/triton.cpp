@@ -72,8 +72,6 @@ const char* operator_of(Prim p) {
             return "-";
         case Prim::Mul:
             return "*";
-        case Prim::Div:
-            return "/";
         case Prim::Eq:
             return "==";
         case Prim::Ne:
@@ -404,12 +402,17 @@ class TritonPrinter {
                 return a + ".to(" + triton_type(inst.dtype) + ", bitcast=True)";
             case Prim::Select:
                 return "tl.where(" + a + ", " + b + ", " + operand(2) + ")";
+            // Triton's own division and square root of f32 are approximate.
+            case Prim::Div:
+                return "libdevice.div_rn(" + a + ", " + b + ")";
+            case Prim::Sqrt:
+                return "libdevice.sqrt_rn(" + a + ")";
             case Prim::Neg:
                 return "-" + a;
             case Prim::Abs:
                 return is_unsigned_int(from) || from == DType::Bool ? a : "tl.abs(" + a + ")";
             case Prim::Reciprocal:
-                return "1.0 / " + a;
+                return "libdevice.div_rn(tl.full(" + a + ".shape, 1.0, " + a + ".dtype), " + a + ")";
             case Prim::LogicalNot:
                 return "(" + a + " == 0)";
             case Prim::LogicalAnd:
