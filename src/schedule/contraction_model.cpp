@@ -21,13 +21,13 @@ bool depends(const std::vector<Inst>& insts, InstId id, Expr symbol) {
                        [&](InstId o) { return depends(insts, o, symbol); });
 }
 
-/// The load that is the operand, if it is nothing but a load of the accumulator's type.
+/// The load that is the operand, if it is nothing but a load of type `dtype`.
 const Inst* plain_load(std::span<const KernelBuffer> buffers, const std::vector<Inst>& insts,
-                       DType accumulate) {
+                       DType dtype) {
     if (insts.empty()) return nullptr;
     const Inst& last = insts.back();
-    if (last.kind != InstKind::Load || last.dtype != accumulate) return nullptr;
-    if (buffers[static_cast<std::size_t>(last.buffer)].dtype != accumulate) return nullptr;
+    if (last.kind != InstKind::Load || last.dtype != dtype) return nullptr;
+    if (buffers[static_cast<std::size_t>(last.buffer)].dtype != dtype) return nullptr;
     // An offset that another inst bound at run time is not affine in the loops.
     const bool bound = std::any_of(insts.begin(), insts.end(),
                                    [](const Inst& i) { return i.kind == InstKind::Bind; });
@@ -72,9 +72,9 @@ OperandPlan plan_runs(const std::vector<Inst>& insts, const Inst& load,
     return plan;
 }
 
-OperandPlan plan_b(std::span<const KernelBuffer> buffers, const Contraction& c) {
+OperandPlan plan_b(std::span<const KernelBuffer> buffers, const Contraction& c, DType dtype) {
     OperandPlan plan;
-    const Inst* load = plain_load(buffers, c.b_insts, c.accumulate);
+    const Inst* load = plain_load(buffers, c.b_insts, dtype);
     if (!load) return plan;
     if (c.b_panel > 0) {
         plan.form = OperandForm::Panels;
@@ -94,6 +94,18 @@ OperandPlan plan_b(std::span<const KernelBuffer> buffers, const Contraction& c) 
         }
     }
     return plan_runs(c.b_insts, *load, c.k);
+}
+
+}  // namespace
+
+namespace {
+
+void plan_operands(ContractionPlan& plan, std::span<const KernelBuffer> buffers,
+                   const Contraction& c, DType dtype) {
+    plan.a = {};
+    plan.b = plan_b(buffers, c, dtype);
+    if (const Inst* load = plain_load(buffers, c.a_insts, dtype))
+        plan.a = plan_runs(c.a_insts, *load, c.k);
 }
 
 }  // namespace
@@ -123,9 +135,19 @@ std::optional<ContractionPlan> plan_contraction(const Contraction& c,
     plan.n = extent_product(c.n);
     plan.k = extent_product(c.k);
     plan.tile = plan_tile(plan.n, c.accumulate, target);
-    plan.b = plan_b(buffers, c);
-    if (c.b_panel > 0) {
-        if (plan.b.form != OperandForm::Panels) return std::nullopt;
+    plan_operands(plan, buffers, c, c.accumulate);
+    if (target.bf16_dot && c.accumulate == DType::F32 && plan.a.form == OperandForm::Computed &&
+        plan.b.form == OperandForm::Computed) {
+        ContractionPlan pairs = plan;
+        plan_operands(pairs, buffers, c, DType::BF16);
+        auto even = [](Expr e) { return mod(e, Expr(2)).is(0); };
+        pairs.pairs =
+            pairs.a.form == OperandForm::Runs && pairs.a.step.is(1) && even(pairs.a.run) &&
+            pairs.b.form != OperandForm::Computed &&
+            (pairs.b.form != OperandForm::Runs || (pairs.b.step.is(1) && even(pairs.b.run)));
+        if (pairs.pairs) plan = pairs;
+    }
+    if (plan.b.form == OperandForm::Panels) {
         // The panels exist already: the tile follows them.
         while (plan.tile.lanes > 1 && c.b_panel % plan.tile.lanes != 0) plan.tile.lanes /= 2;
         plan.tile.vectors = c.b_panel / plan.tile.lanes;
@@ -133,8 +155,6 @@ std::optional<ContractionPlan> plan_contraction(const Contraction& c,
         if (plan.tile.vectors > 4) return std::nullopt;
         plan.tile.rows = std::min(12, room / plan.tile.vectors);
     }
-    if (const Inst* load = plain_load(buffers, c.a_insts, c.accumulate))
-        plan.a = plan_runs(c.a_insts, *load, c.k);
     return plan;
 }
 

@@ -17,6 +17,7 @@ struct VectorTarget {
     int vector_registers = 32;
     std::int64_t l2_bytes = 1 << 20;
     int cores = 1;
+    bool bf16_dot = false;  // instructions that multiply pairs of bf16 into f32
 };
 
 /// Rows and columns of the register tile: `columns` is the width of a panel of packed B.
@@ -60,6 +61,7 @@ struct ContractionPlan {
     Expr batch, m, n, k;  // products of the loops' extents
     TilePlan tile;
     OperandPlan a, b;
+    bool pairs = false;  // bf16 operands, multiplied in pairs by instructions made for that
 };
 
 /// The analysis that code generation uses; nothing when the contraction cannot be generated (then

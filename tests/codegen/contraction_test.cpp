@@ -85,7 +85,7 @@ const Jit& jit() {
 }
 
 /// Compiles and runs, the work split into `parts` calls.
-void run(const Kernel& kernel, std::vector<Data*> buffers, std::vector<std::int64_t> sizes = {},
+void run(const Kernel& kernel, std::vector<void*> pointers, std::vector<std::int64_t> sizes = {},
          int parts = 1) {
     IrModule m = jit().make_module("test");
     const KernelCode code = emit_contraction(*m.module, kernel, jit().target(), "kernel");
@@ -100,8 +100,6 @@ void run(const Kernel& kernel, std::vector<Data*> buffers, std::vector<std::int6
             throw InternalError("size");
         });
     };
-    std::vector<void*> pointers;
-    for (Data* d : buffers) pointers.push_back(d->data());
     const std::int64_t work = value(launch.work);
     const std::int64_t bytes = value(launch.scratch_bytes);
     std::int64_t error = 0;
@@ -222,7 +220,9 @@ void check_matmul(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64
                 expected.push_back(std::max(sum, 0.0) +
                                    residual_data[static_cast<std::size_t>((i * m + r) * n + j)]);
             }
-    run(f.finish(), {&a_data, &b_data, &bias_data, &residual_data, &out_data}, {m}, parts);
+    run(f.finish(),
+        {a_data.data(), b_data.data(), bias_data.data(), residual_data.data(), out_data.data()},
+        {m}, parts);
     expect_close(out_data, expected, 1e-5 * std::sqrt(static_cast<double>(k)));
 }
 
@@ -254,6 +254,115 @@ TEST(Contraction, OneRowAndOneColumn) {
         check_matmul(1, 1, 50, 100, Left::Rows, right, false, 1);
         check_matmul(1, 50, 1, 100, Left::Rows, right, false, 1);
     }
+}
+
+// ---- other types ----
+
+std::uint16_t to_bf16(float x) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &x, 4);
+    return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+float from_bf16(std::uint16_t x) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(x) << 16;
+    float result = 0;
+    std::memcpy(&result, &bits, 4);
+    return result;
+}
+
+/// out = bf16(A B) with everything in bf16 but the sum.
+void check_bf16(std::int64_t m, std::int64_t n, std::int64_t k, Right right) {
+    SCOPED_TRACE(testing::Message()
+                 << m << "x" << n << "x" << k << " right " << static_cast<int>(right));
+    Builder f;
+    const Loop lm = f.loop("m", m), ln = f.loop("n", n), lk = f.loop("k", k);
+    f.c.m = {lm};
+    f.c.n = {ln};
+    f.c.k = {lk};
+    const auto a = f.buffer(false, DType::BF16), b = f.buffer(false, DType::BF16),
+               out = f.buffer(true, DType::BF16);
+    auto load = [](std::int32_t buffer, Expr offset) {
+        Inst i = Builder::load(buffer, offset);
+        i.dtype = DType::BF16;
+        return i;
+    };
+    f.c.a_insts = {load(a, lm.var * k + lk.var)};
+    const Data left = random_data(m * k, 1), plain = random_data(k * n, 2);
+    Data laid = plain;
+    const int panel = panel_width(n, DType::F32, vector_target(jit().target()));
+    if (right == Right::Packed) {
+        f.c.b_panel = panel;
+        laid = pack_panels(plain, k, n, panel);
+        f.c.b_insts = {
+            load(b, floor_div(ln.var, panel) * (k * panel) + lk.var * panel + mod(ln.var, panel))};
+    } else if (right == Right::Rows) {
+        f.c.b_insts = {load(b, lk.var * n + ln.var)};
+    } else {
+        for (std::int64_t i = 0; i < k * n; ++i)
+            laid[static_cast<std::size_t>(i % n * k + i / n)] = plain[static_cast<std::size_t>(i)];
+        f.c.b_insts = {load(b, ln.var * k + lk.var)};
+    }
+    f.c.epilogue.insts = {Builder::accumulator(), Builder::prim(Prim::Convert, {0}, DType::BF16)};
+    f.store(out, lm.var * n + ln.var, 1);
+    std::vector<std::uint16_t> a_data, b_data, result(static_cast<std::size_t>(m * n));
+    for (const float x : left) a_data.push_back(to_bf16(x));
+    for (const float x : laid) b_data.push_back(to_bf16(x));
+    run(f.finish(), {a_data.data(), b_data.data(), result.data()}, {}, 2);
+    for (std::int64_t r = 0; r < m; ++r)
+        for (std::int64_t j = 0; j < n; ++j) {
+            double sum = 0, size = 0;
+            for (std::int64_t x = 0; x < k; ++x) {
+                const double term =
+                    static_cast<double>(from_bf16(a_data[static_cast<std::size_t>(r * k + x)])) *
+                    from_bf16(to_bf16(plain[static_cast<std::size_t>(x * n + j)]));
+                sum += term;
+                size += std::abs(term);
+            }
+            ASSERT_NEAR(from_bf16(result[static_cast<std::size_t>(r * n + j)]), sum,
+                        std::abs(sum) / 256 + size * 1e-6)
+                << r << " " << j;
+        }
+}
+
+TEST(Contraction, BFloat16) {
+    for (const Right right : {Right::Packed, Right::Rows, Right::Transposed}) {
+        check_bf16(30, 70, 64, right);
+        check_bf16(13, 32, 30, right);
+        check_bf16(5, 9, 15, right);  // odd k: no pairs
+        check_bf16(1, 300, 128, right);
+    }
+}
+
+TEST(Contraction, Float64) {
+    const std::int64_t m = 29, n = 37, k = 41;
+    Builder f;
+    const Loop lm = f.loop("m", m), ln = f.loop("n", n), lk = f.loop("k", k);
+    f.c.m = {lm};
+    f.c.n = {ln};
+    f.c.k = {lk};
+    f.c.accumulate = DType::F64;
+    const auto a = f.buffer(false, DType::F64), b = f.buffer(false, DType::F64),
+               out = f.buffer(true, DType::F64);
+    auto f64 = [](Inst i) {
+        i.dtype = DType::F64;
+        return i;
+    };
+    f.c.a_insts = {f64(Builder::load(a, lm.var * k + lk.var))};
+    f.c.b_insts = {f64(Builder::load(b, lk.var * n + ln.var))};
+    f.c.epilogue.insts = {f64(Builder::accumulator())};
+    f.store(out, lm.var * n + ln.var, 0);
+    const Data left = random_data(m * k, 1), right = random_data(k * n, 2);
+    std::vector<double> a_data(left.begin(), left.end()), b_data(right.begin(), right.end()),
+        result(static_cast<std::size_t>(m * n));
+    run(f.finish(), {a_data.data(), b_data.data(), result.data()}, {}, 3);
+    for (std::int64_t r = 0; r < m; ++r)
+        for (std::int64_t j = 0; j < n; ++j) {
+            double sum = 0;
+            for (std::int64_t x = 0; x < k; ++x)
+                sum += a_data[static_cast<std::size_t>(r * k + x)] *
+                       b_data[static_cast<std::size_t>(x * n + j)];
+            ASSERT_NEAR(result[static_cast<std::size_t>(r * n + j)], sum, 1e-13);
+        }
 }
 
 /// A convolution as the scheduler writes it: channels-last input, weight panels, zero padding.
@@ -342,7 +451,7 @@ void check_conv(const Conv& v) {
             }
         expected[static_cast<std::size_t>(i)] = std::max(sum, 0.0);
     }
-    run(f.finish(), {&input, &packed, &bias_data, &result}, {}, 2);
+    run(f.finish(), {input.data(), packed.data(), bias_data.data(), result.data()}, {}, 2);
     expect_close(result, expected, 1e-5 * std::sqrt(static_cast<double>(k)));
 }
 

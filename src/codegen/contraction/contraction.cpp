@@ -30,6 +30,8 @@ struct Decisions {
     bool b_in_place = false;  // B's columns are read where they lie, but for the last panel
     Scratch scratch;
     Expr panels, blocks;
+    /// Lengths along k as the micro-kernels count them: pairs of bf16 are one.
+    Expr units(Expr along_k) const { return plan.pairs ? floor_div(along_k, 2) : along_k; }
 };
 
 std::int64_t or_default(Expr e, std::int64_t otherwise) {
@@ -46,13 +48,14 @@ bool should_pack(const ContractionPlan& plan, const Contraction& c) {
     if (c.m.empty()) return false;
     const auto linear = linear_in(plan.a.offset, c.m.back().var);
     if (!linear || !linear->stride.is_constant()) return panels >= 8;
-    return linear->stride.constant() * bytes(c.accumulate) % 2048 == 0;
+    return linear->stride.constant() * (plan.pairs ? 2 : bytes(c.accumulate)) % 2048 == 0;
 }
 
 std::int64_t choose_block(const ContractionPlan& plan, const TargetInfo& target, int rows,
                           int element_bytes) {
     // Half of the second cache for A, the rest for B's panel and the results.
-    const std::int64_t k = std::max<std::int64_t>(1, or_default(plan.k, 1024));
+    const std::int64_t k =
+        std::max<std::int64_t>(1, or_default(plan.k, 1024)) / (plan.pairs ? 2 : 1);
     const std::int64_t fits = static_cast<std::int64_t>(target.l2_bytes) / 2 / (k * element_bytes);
     const std::int64_t m = or_default(plan.m, 4096);
     // Enough items for every core to get an even share.
@@ -92,7 +95,7 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     const int rows = d.heights[0];
     d.pack_a = should_pack(*plan, c);
     d.block_rows = choose_block(*plan, target, rows, size);
-    d.b_in_place = plan->b.form == OperandForm::Columns && plan->m.is_constant() &&
+    d.b_in_place = plan->b.form == OperandForm::Columns && !plan->pairs && plan->m.is_constant() &&
                    plan->m.constant() <= 2 * plan->tile.rows;
     if (plan->m.is_constant() && plan->m.constant() % rows != 0)
         d.heights.push_back(static_cast<int>(plan->m.constant() % rows));
@@ -118,10 +121,11 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
                                plan->b.form == OperandForm::Runs ? plan->b.run : Expr(0))) *
               Expr(size));
     d.scratch.a_rows = place(computed ? plan->k * Expr(std::int64_t{rows} * size) : Expr(0));
-    d.scratch.a_packed = place(d.pack_a ? plan->k * Expr(d.block_rows * size) : Expr(0));
+    const Expr k_units = d.units(plan->k);
+    d.scratch.a_packed = place(d.pack_a ? k_units * Expr(d.block_rows * size) : Expr(0));
     d.scratch.panel = place(plan->b.form == OperandForm::Panels
                                 ? Expr(0)
-                                : plan->k * Expr(std::int64_t{plan->tile.columns()} * size));
+                                : k_units * Expr(std::int64_t{plan->tile.columns()} * size));
     d.scratch.total = end;
     return d;
 }
@@ -151,8 +155,15 @@ class Emitter {
     }
     Value* bytes_at(Value* base, Expr offset) { return at(b_.getInt8Ty(), base, expr(offset)); }
     TileShape shape(int rows, int vectors) const {
-        return {element_, d_.plan.tile.lanes, vectors, rows};
+        const bool interleaved = d_.plan.b.form == OperandForm::Runs;
+        return {element_, d_.plan.tile.lanes, vectors, rows,
+                !d_.plan.pairs ? DotKind::Elements
+                : interleaved  ? DotKind::InterleavedPairs
+                               : DotKind::Pairs};
     }
+    /// Of the operands in memory.
+    llvm::Type* operand_type() { return d_.plan.pairs ? b_.getInt16Ty() : element_; }
+    Value* units(Expr along_k) { return expr(d_.units(along_k)); }
     int columns() const { return d_.plan.tile.columns(); }
     Value* select_min(Value* x, Value* y) {
         return b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, x, y);
@@ -281,7 +292,7 @@ llvm::Function* Emitter::table_function(const char* name, const OperandPlan& ope
                 point.symbols = symbols_;
                 valid = b_.CreateAnd(valid, point.emit_one(insts, operand.mask));
             }
-            Value* run = at(element_, pointer(operand.buffer), expr(operand.offset));
+            Value* run = at(operand_type(), pointer(operand.buffer), expr(operand.offset));
             Value* entry = b_.CreateAdd(b_.CreateMul(segment, f->getArg(5)), row);
             b_.CreateStore(b_.CreateSelect(valid, run, f->getArg(7)), at(ptr, f->getArg(6), entry));
         });
@@ -463,7 +474,7 @@ void Emitter::for_tiles(Value* start, Value* end, const TileBody& body) {
 void Emitter::prepare_block(Value* batch, Value* start, Value* end) {
     Value* zero = bytes_at(scratch_, d_.scratch.zero);
     Value* table = bytes_at(scratch_, d_.scratch.table);
-    Value* k = expr(d_.plan.k);
+    Value* k = units(d_.plan.k);
     const bool computed = d_.plan.a.form == OperandForm::Computed;
     for_tiles(start, end, [&](int height, Value* row, Value* local) {
         Value* packed =
@@ -484,21 +495,21 @@ void Emitter::prepare_block(Value* batch, Value* start, Value* end) {
         call(fill_a_, {batch, row, i64(height), entries, zero});
         if (d_.pack_a)
             b_.CreateCall(row_packer(module_, element_),
-                          {table, segments, expr(d_.plan.a.run), expr(d_.plan.a.step), i64(height),
+                          {table, segments, units(d_.plan.a.run), expr(d_.plan.a.step), i64(height),
                            packed, zero});
     });
 }
 
 Emitter::PanelValue Emitter::panel(Value* batch, Value* index, Value* first_column, Value* count) {
     const OperandPlan& operand = d_.plan.b;
-    Value* k = expr(d_.plan.k);
+    Value* k = units(d_.plan.k);
     Value* packed_distance = i64(columns());
     SymbolValues origin = symbols_;
     bind_loops(b_, batch, c_.batch, origin);
     for (const Loop& l : c_.k) origin[l.var.node()] = i64(0);
     for (const Loop& l : c_.n) origin[l.var.node()] = i64(0);
     auto origin_address = [&] {
-        return at(element_, pointer(operand.buffer), emit_expr(b_, operand.offset, origin));
+        return at(operand_type(), pointer(operand.buffer), emit_expr(b_, operand.offset, origin));
     };
     if (operand.form == OperandForm::Panels)
         return {
@@ -506,15 +517,18 @@ Emitter::PanelValue Emitter::panel(Value* batch, Value* index, Value* first_colu
             packed_distance};
     Value* out = bytes_at(scratch_, d_.scratch.panel);
     if (operand.form == OperandForm::Columns) {
-        Value* from = at(element_, origin_address(), first_column);
+        Value* from = at(operand_type(), origin_address(), first_column);
         Value* distance = expr(operand.stride);
-        llvm::Function* copier = panel_copier(module_, shape(1, d_.plan.tile.vectors));
+        TileShape copied = shape(1, d_.plan.tile.vectors);
+        copied.element = operand_type();
+        llvm::Function* copier = panel_copier(module_, copied);
+        Value* rows = expr(d_.plan.k);
         if (!d_.b_in_place) {
-            b_.CreateCall(copier, {from, distance, k, count, out});
+            b_.CreateCall(copier, {from, distance, rows, count, out});
             return {out, packed_distance};
         }
         Value* partial = b_.CreateICmpSLT(count, packed_distance);
-        if_then(partial, [&] { b_.CreateCall(copier, {from, distance, k, count, out}); });
+        if_then(partial, [&] { b_.CreateCall(copier, {from, distance, rows, count, out}); });
         return {b_.CreateSelect(partial, out, from),
                 b_.CreateSelect(partial, packed_distance, distance)};
     }
@@ -523,7 +537,7 @@ Emitter::PanelValue Emitter::panel(Value* batch, Value* index, Value* first_colu
         Value* table = bytes_at(scratch_, d_.scratch.b_table);
         call(fill_b_, {batch, first_column, packed_distance, table, zero});
         b_.CreateCall(row_packer(module_, element_),
-                      {table, expr(operand.segments), expr(operand.run), expr(operand.step),
+                      {table, expr(operand.segments), units(operand.run), expr(operand.step),
                        packed_distance, out, zero});
     } else {
         call(fill_b_, {batch, first_column, packed_distance, out, zero});
@@ -532,7 +546,7 @@ Emitter::PanelValue Emitter::panel(Value* batch, Value* index, Value* first_colu
 }
 
 void Emitter::tiles(Value* batch, Value* start, Value* end, Value* panel_index) {
-    Value* k = expr(d_.plan.k);
+    Value* k = units(d_.plan.k);
     Value* n = expr(d_.plan.n);
     Value* first_column = b_.CreateMul(panel_index, i64(columns()));
     Value* count = select_min(b_.CreateSub(n, first_column), i64(columns()));
@@ -565,7 +579,7 @@ void Emitter::tiles(Value* batch, Value* start, Value* end, Value* panel_index) 
             Value* segments = expr(d_.plan.a.segments);
             Value* table = at(b_.getPtrTy(), bytes_at(scratch_, d_.scratch.table),
                               b_.CreateMul(local, segments));
-            b_.CreateCall(f, {table, segments, expr(d_.plan.a.run), right.address, right.distance,
+            b_.CreateCall(f, {table, segments, units(d_.plan.a.run), right.address, right.distance,
                               scratch_, ldc});
         }
         call(epilogue_, {batch, row, i64(height), first_column, count, scratch_});
@@ -631,6 +645,7 @@ VectorTarget vector_target(const TargetInfo& target) {
     v.vector_registers = static_cast<int>(target.vector_registers());
     v.l2_bytes = static_cast<std::int64_t>(target.l2_bytes);
     v.cores = static_cast<int>(target.cores);
+    v.bf16_dot = target.avx512bf16;
     return v;
 }
 

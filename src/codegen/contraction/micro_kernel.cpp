@@ -3,6 +3,7 @@
 
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/IntrinsicsX86.h>
 
 #include <algorithm>
 #include <string>
@@ -45,10 +46,13 @@ SharedFunction shared_function(llvm::Module& module, const std::string& name,
 }
 
 std::string tile_name(const char* kind, const TileShape& tile, std::int64_t ldb) {
-    std::string name = std::string("ingot_") + kind +
-                       (tile.element->isDoubleTy() ? "_f64_" : "_f32_") +
-                       std::to_string(tile.rows) + "x" + std::to_string(tile.vectors) + "v" +
-                       std::to_string(tile.lanes);
+    const char* type = tile.element->isDoubleTy()      ? "_f64_"
+                       : !tile.element->isFloatTy()    ? "_i16_"
+                       : tile.dot == DotKind::Elements ? "_f32_"
+                       : tile.dot == DotKind::Pairs    ? "_bf16_"
+                                                       : "_bf16i_";
+    std::string name = std::string("ingot_") + kind + type + std::to_string(tile.rows) + "x" +
+                       std::to_string(tile.vectors) + "v" + std::to_string(tile.lanes);
     if (ldb != kRuntimeStride) name += "_b" + std::to_string(ldb);
     return name;
 }
@@ -91,10 +95,7 @@ class Tile {
     /// Adds a[row] * b of one k to chain `chain` of `acc`. `a(row)` is the address of A's element.
     template <typename Address>
     void step(Values& acc, int chain, Value* b_row, Address&& a) {
-        Values columns;
-        for (int v = 0; v < shape_.vectors; ++v)
-            columns.push_back(load_vector(b_.CreateConstGEP1_64(
-                shape_.element, b_row, static_cast<std::uint64_t>(v * shape_.lanes))));
+        const Values columns = load_columns(b_row);
         auto n = static_cast<std::size_t>(chain * shape_.rows * shape_.vectors);
         for (int row = 0; row < shape_.rows; ++row) {
             // One broadcast for all of the row's vectors: a memory operand of its own for every
@@ -103,8 +104,7 @@ class Tile {
                 b_.CreateAlignedLoad(shape_.element, a(row), llvm::Align(element_bytes_));
             Value* splat = b_.CreateVectorSplat(static_cast<unsigned>(shape_.lanes), scalar);
             for (int v = 0; v < shape_.vectors; ++v, ++n)
-                acc[n] = b_.CreateIntrinsic(llvm::Intrinsic::fma, {vector_},
-                                            {splat, columns[static_cast<std::size_t>(v)], acc[n]});
+                acc[n] = multiply_add(splat, columns[static_cast<std::size_t>(v)], acc[n]);
         }
     }
 
@@ -137,6 +137,48 @@ class Tile {
     }
 
   private:
+    llvm::Type* pairs() const {
+        return llvm::FixedVectorType::get(b_.getBFloatTy(),
+                                          static_cast<unsigned>(2 * shape_.lanes));
+    }
+
+    /// B's vectors for one k (or two, as pairs).
+    Values load_columns(Value* b_row) {
+        Values columns;
+        if (shape_.dot != DotKind::Pairs) {
+            for (int v = 0; v < shape_.vectors; ++v)
+                columns.push_back(load_vector(b_.CreateConstGEP1_64(
+                    shape_.element, b_row, static_cast<std::uint64_t>(v * shape_.lanes))));
+            return columns;
+        }
+        // Two rows of bf16; their elements are interleaved in registers, beside the FMAs' ports.
+        const int width = shape_.columns();
+        auto* row = llvm::FixedVectorType::get(b_.getInt16Ty(), static_cast<unsigned>(width));
+        Value* first = b_.CreateAlignedLoad(row, b_row, llvm::Align(2));
+        Value* second =
+            b_.CreateAlignedLoad(row, b_.CreateGEP(b_.getInt16Ty(), b_row, ldb_), llvm::Align(2));
+        for (int v = 0; v < shape_.vectors; ++v) {
+            llvm::SmallVector<int, 64> mask;
+            for (int n = v * shape_.lanes; n < (v + 1) * shape_.lanes; ++n) {
+                mask.push_back(n);
+                mask.push_back(width + n);
+            }
+            columns.push_back(b_.CreateShuffleVector(first, second, mask));
+        }
+        return columns;
+    }
+
+    Value* multiply_add(Value* x, Value* y, Value* sum) {
+        if (shape_.dot == DotKind::Elements)
+            return b_.CreateIntrinsic(llvm::Intrinsic::fma, {vector_}, {x, y, sum});
+        const llvm::Intrinsic::ID id =
+            shape_.lanes == 16  ? llvm::Intrinsic::x86_avx512bf16_dpbf16ps_512
+            : shape_.lanes == 8 ? llvm::Intrinsic::x86_avx512bf16_dpbf16ps_256
+                                : llvm::Intrinsic::x86_avx512bf16_dpbf16ps_128;
+        return b_.CreateIntrinsic(
+            id, {}, {sum, b_.CreateBitCast(x, pairs()), b_.CreateBitCast(y, pairs())});
+    }
+
     Value* times_ldb(int n) {
         return b_.CreateMul(ldb_, b_.getInt64(static_cast<std::uint64_t>(n)));
     }
@@ -329,7 +371,7 @@ llvm::Function* panel_copier(llvm::Module& module, const TileShape& tile) {
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     const auto lanes = static_cast<unsigned>(tile.lanes);
-    const llvm::Align align(tile.element->isDoubleTy() ? 8 : 4);
+    const llvm::Align align(tile.element->getPrimitiveSizeInBits() / 8);
     auto* vector = llvm::FixedVectorType::get(tile.element, lanes);
     llvm::SmallVector<llvm::Constant*, 64> iota;
     for (unsigned n = 0; n < lanes; ++n) iota.push_back(b.getInt64(n));

@@ -12,12 +12,21 @@
 
 namespace ingot::codegen {
 
+/// What the micro-kernel multiplies. With pairs, an "element" of A is two neighbouring bf16 (of one
+/// row, k and k + 1) seen as one f32, and k counts pairs.
+enum class DotKind : std::uint8_t {
+    Elements,          // f32 or f64
+    Pairs,             // bf16; B has the row of k and the row of k + 1 one after the other
+    InterleavedPairs,  // bf16; B has pairs too
+};
+
 /// A register tile: `rows` of A against `vectors` vectors of `lanes` columns of B.
 struct TileShape {
     llvm::Type* element = nullptr;  // float or double
     int lanes = 16;
     int vectors = 2;
     int rows = 12;
+    DotKind dot = DotKind::Elements;
     int columns() const { return lanes * vectors; }
 };
 
@@ -40,7 +49,8 @@ llvm::Function* rows_kernel(llvm::Module& module, const TileShape& tile, std::in
 llvm::Function* row_packer(llvm::Module& module, llvm::Type* element);
 
 /// void f(ptr b, i64 ldb, i64 k, i64 columns, ptr out)
-/// Copies a panel of row-major B: out[k][tile.columns()], zero from `columns` on.
+/// Copies a panel of row-major B: out[k][tile.columns()], zero from `columns` on. Here the tile's
+/// element may be of any type.
 llvm::Function* panel_copier(llvm::Module& module, const TileShape& tile);
 
 }  // namespace ingot::codegen
