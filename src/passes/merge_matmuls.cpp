@@ -62,6 +62,9 @@ Graph merge_matmuls(const Graph& graph, const PassContext& context) {
         group.members.push_back(id);
         group_of[id] = &group;
     }
+    bool merges = false;
+    for (auto& [side, group] : groups) merges = merges || group.members.size() > 1;
+    if (!merges) return graph;
     Rewriter rewriter(graph);
     // Frozen nodes depend on frozen nodes alone: they may all stand first, where every group finds
     // its right sides.

@@ -1,7 +1,8 @@
 // Local algebra: every node is matched against rules over its operands' producers.
 //
 // Exact means: the result is the same number, bit for bit, for every input, up to the sign and
-// payload of a NaN; or it is what eager itself computes (pow(x, 2) as x * x). Reduced floats are
+// payload of a NaN (and of a zero that is the only number of a sum); or it is what eager itself
+// computes (pow(x, 2) as x * x). Reduced floats are
 // rounded after each prim, so rules that would add or drop a rounding do not apply to them.
 //
 // Linear: each node is looked at once, each rule looks a constant number of producers back, and a
