@@ -1,0 +1,167 @@
+// Operators without a lowering: recorded as calls, typed by the operator's own meta function.
+//
+// The meta function runs on meta tensors with the promises' sizes and strides. Operators whose
+// result depends on data, or that return views or numbers, cannot be recorded this way.
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "trace/mode.h"
+#include "trace/recorder_state.h"
+
+namespace ingot::trace {
+
+namespace {
+
+at::Tensor as_meta(const at::Tensor& t) {
+    return at::empty_strided(t.sizes(), t.strides(), t.options().device(c10::kMeta));
+}
+
+/// The call being recorded: its operands in order and the stand-ins for the meta function.
+struct Builder {
+    RecorderState& state;
+    ExternCallee callee;
+    std::vector<at::Tensor> operands;
+    std::vector<c10::IValue> meta;
+
+    c10::IValue operand(const at::Tensor& t, int argument, int element, bool written) {
+        if (written) callee.written.push_back(static_cast<int>(operands.size()));
+        callee.slots.push_back({argument, element, static_cast<int>(operands.size())});
+        callee.operand_strides.push_back(to_sizes(t.strides()));
+        operands.push_back(t);
+        return as_meta(t);
+    }
+    static bool is_constant(const at::Tensor& t) {
+        return !t.defined() || t.unsafeGetTensorImpl()->is_wrapped_number();
+    }
+
+    void add(const c10::IValue& v, int i, bool written) {
+        if (v.isTensor()) {
+            const at::Tensor& t = v.toTensor();
+            if (is_constant(t)) {
+                callee.arguments.push_back(v);
+                meta.push_back(v);
+                return;
+            }
+            callee.arguments.emplace_back();
+            meta.push_back(operand(t, i, -1, written));
+        } else if (v.isTensorList() || v.isOptionalTensorList()) {
+            c10::List<std::optional<at::Tensor>> hollow, stand_ins;
+            std::vector<at::Tensor> plain;
+            int element = 0;
+            for (const c10::IValue& e : v.toListRef()) {
+                hollow.push_back(std::nullopt);
+                if (e.isNone() || !e.toTensor().defined()) {
+                    stand_ins.push_back(std::nullopt);
+                } else {
+                    at::Tensor m = operand(e.toTensor(), i, element, written).toTensor();
+                    stand_ins.push_back(m);
+                    plain.push_back(m);
+                }
+                ++element;
+            }
+            callee.arguments.emplace_back(hollow);
+            if (v.isTensorList())
+                meta.emplace_back(plain);
+            else
+                meta.emplace_back(stand_ins);
+        } else {
+            if (v.isGenerator()) throw NotSupported("an explicit generator");
+            callee.arguments.push_back(v);
+            meta.push_back(v.isDevice() ? c10::IValue(c10::Device(c10::kMeta)) : v);
+        }
+    }
+};
+
+bool is_random(const c10::OperatorHandle& op) {
+    return op.hasTag(at::Tag::nondeterministic_seeded);
+}
+
+}  // namespace
+
+void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    const c10::FunctionSchema& schema = op.schema();
+    std::size_t count = schema.arguments().size();
+    for (const c10::Argument& r : schema.returns())
+        if (r.alias_info() != nullptr && !r.alias_info()->isWrite())
+            throw NotSupported("a view operator without a lowering");
+    if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape))
+        throw NotSupported("the result depends on the data");
+    std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(count),
+                                       stack.end());
+    std::string call_origin = origin;
+
+    c10::impl::ExcludeDispatchKeyGuard unrecorded(
+        c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+    Builder b{*this, ExternCallee{op, {}, {}, {}, {}, {}, {}}, {}, {}};
+    c10::Device device = c10::kCPU;
+    for (std::size_t i = 0; i < count; ++i) {
+        const auto* alias = schema.arguments()[i].alias_info();
+        b.add(arguments[i], static_cast<int>(i), alias != nullptr && alias->isWrite());
+        if (arguments[i].isDevice()) device = arguments[i].toDevice();
+    }
+    if (!b.operands.empty()) device = b.operands[0].device();
+    torch::jit::Stack meta = std::move(b.meta);
+    {
+        WithoutMode no_mode(*this);
+        op.callBoxed(meta);
+    }
+
+    std::vector<Type> types;
+    auto add_result = [&](const at::Tensor& m, bool is_operand, int index) {
+        Device d{device.is_cuda() ? DeviceKind::Cuda : DeviceKind::Cpu, 0};
+        types.push_back({to_dtype(m.scalar_type()), to_sizes(m.sizes()), d});
+        b.callee.results.push_back({is_operand, index});
+        b.callee.result_strides.push_back(to_sizes(m.strides()));
+    };
+    for (int w : b.callee.written) add_result(b.operands[static_cast<std::size_t>(w)], true, w);
+    std::vector<at::Tensor> returned;  // flattened meta results
+    for (std::size_t i = 0; i < schema.returns().size(); ++i) {
+        if (schema.returns()[i].alias_info() != nullptr) continue;
+        if (meta[i].isTensor()) {
+            returned.push_back(meta[i].toTensor());
+        } else if (meta[i].isTensorList()) {
+            for (const at::Tensor& t : meta[i].toTensorVector()) returned.push_back(t);
+        } else {
+            throw NotSupported("a call that returns no tensor");
+        }
+    }
+    for (std::size_t i = 0; i < returned.size(); ++i)
+        if (returned[i].defined()) add_result(returned[i], false, static_cast<int>(i));
+
+    bool random = is_random(op);
+    uses_random = uses_random || random;
+    std::vector<ValueId> operands;
+    for (const at::Tensor& t : b.operands) operands.push_back(read(t));
+    Attrs attrs{{"callee", call_origin},
+                {"index", static_cast<std::int64_t>(externs.size())},
+                {"pure", !random}};
+    std::vector<int> written = b.callee.written;
+    externs.push_back(std::move(b.callee));
+    NodeId node = graph.add_with_types(Prim::ExternCall, std::move(operands), std::move(attrs),
+                                       std::move(types), call_origin);
+    std::vector<ValueId> values = graph.node(node).results;
+
+    std::size_t next = 0;
+    for (int w : written) write(promise(b.operands[static_cast<std::size_t>(w)]), values[next++]);
+    std::size_t flat = 0;
+    auto wrap = [&]() {
+        const at::Tensor& m = returned[flat++];
+        return m.defined() ? fresh(values[next++], m.strides().vec(), device) : at::Tensor();
+    };
+    torch::jit::drop(stack, count);
+    std::size_t target = 0;
+    for (std::size_t i = 0; i < schema.returns().size(); ++i) {
+        if (schema.returns()[i].alias_info() != nullptr) {
+            stack.emplace_back(b.operands[static_cast<std::size_t>(written[target++])]);
+        } else if (meta[i].isTensor()) {
+            stack.emplace_back(wrap());
+        } else {
+            std::vector<at::Tensor> list;
+            for (std::size_t k = meta[i].toTensorVector().size(); k > 0; --k)
+                list.push_back(wrap());
+            stack.emplace_back(std::move(list));
+        }
+    }
+    log_call(op, std::move(arguments), stack);
+}
+
+}  // namespace ingot::trace

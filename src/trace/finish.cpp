@@ -1,0 +1,104 @@
+// The end of a recording: which values leave the graph, and how the caller gets eager's tensors.
+//
+// Outputs on a storage that came from outside are views of that input. A storage made by the
+// program and returned through one tensor leaves as exactly that tensor; one returned through
+// several (or through a view that repeats elements) leaves whole, and the tensors are views of it.
+#include "trace/recorder_state.h"
+
+namespace ingot::trace {
+
+namespace {
+
+/// Whether two indices can mean the same element.
+bool repeats(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> dims;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+        if (sizes[i] == 0) return false;
+        if (sizes[i] > 1) dims.emplace_back(strides[i], sizes[i]);
+    }
+    std::sort(dims.begin(), dims.end());
+    std::int64_t reach = 0;
+    for (auto [stride, size] : dims) {
+        if (stride <= reach) return true;
+        reach += stride * (size - 1);
+    }
+    return false;
+}
+
+struct Group {
+    int members = 0;
+    std::int32_t whole = -1;  // the graph output that is the whole base
+};
+
+}  // namespace
+
+Recording RecorderState::finish(std::span<const at::Tensor> outputs) {
+    origin = "output";
+    std::vector<OutputRecipe> recipes(outputs.size());
+    std::unordered_map<c10::TensorImpl*, std::size_t> first;
+    std::unordered_map<const Cell*, Group> groups;
+    std::vector<at::Tensor> tensors(outputs.begin(), outputs.end());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        if (!tensors[i].defined()) continue;
+        if (as_promise(tensors[i].unsafeGetTensorImpl()) == nullptr)
+            tensors[i] =
+                inputs[static_cast<std::size_t>(promise(tensors[i]).cell()->input)].promise;
+        auto [it, fresh_one] = first.emplace(tensors[i].unsafeGetTensorImpl(), i);
+        if (!fresh_one) {
+            recipes[i].kind = OutputRecipe::Kind::Same;
+            recipes[i].index = static_cast<std::int32_t>(it->second);
+            continue;
+        }
+        ++groups[promise(tensors[i]).cell().get()].members;
+    }
+    auto describe = [&](OutputRecipe& r, OutputRecipe::Kind kind, std::int32_t index,
+                        const Promise& p) {
+        if (p.cell()->dtype != c10::typeMetaToScalarType(p.dtype()))
+            throw NotSupported("an output that views a storage as another type");
+        r.kind = kind;
+        r.index = index;
+        r.sizes = to_sizes(p.sizes());
+        r.strides = to_sizes(p.strides());
+        r.offset = Expr(p.storage_offset() - p.cell()->offset);
+    };
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        OutputRecipe& r = recipes[i];
+        if (!tensors[i].defined() || r.kind == OutputRecipe::Kind::Same) continue;
+        const Promise& p = promise(tensors[i]);
+        const Cell& cell = *p.cell();
+        if (cell.input >= 0) {
+            const at::Tensor& input = inputs[static_cast<std::size_t>(cell.input)].promise;
+            bool itself = input.is_same(tensors[i]) && !p.view() &&
+                          p.sizes() == c10::IntArrayRef(cell.sizes) &&
+                          p.strides() == c10::IntArrayRef(cell.strides);
+            describe(r, itself ? OutputRecipe::Kind::Input : OutputRecipe::Kind::ViewOfInput,
+                     cell.input, p);
+            continue;
+        }
+        Group& group = groups[&cell];
+        auto next = static_cast<std::int32_t>(graph.outputs().size());
+        if (group.members == 1 && !repeats(p.sizes(), p.strides())) {
+            r.kind = OutputRecipe::Kind::Graph;
+            r.index = next;
+            graph.add_output(read(p), to_sizes(p.strides()));
+            continue;
+        }
+        if (group.whole < 0) {
+            group.whole = next;
+            graph.add_output(cell.value, to_sizes(cell.strides));
+        }
+        describe(r, OutputRecipe::Kind::ViewOfGraph, group.whole, p);
+    }
+    for (std::size_t i = 0; i < input_cells_.size(); ++i) {
+        const Cell& cell = *input_cells_[i];
+        if (cell.generation == 0) continue;
+        if (repeats(cell.sizes, cell.strides))
+            throw NotSupported("a write to an input whose elements overlap");
+        graph.mutable_inputs()[i].frozen = false;
+        graph.add_output(cell.value, to_sizes(cell.strides), static_cast<std::int32_t>(i));
+    }
+    return Recording{std::move(graph),   std::move(inputs), std::move(recipes),
+                     std::move(externs), std::move(log),    uses_random};
+}
+
+}  // namespace ingot::trace

@@ -1,0 +1,218 @@
+// Views and in-place writes made functional: reading and writing cells through views.
+//
+// Reading applies the view's movement prims to the base's current value; writing applies their
+// inverses from the innermost step outwards and stores the new base. Reads are cached per
+// generation, so that a view that is used often costs one node.
+#include "trace/recorder_state.h"
+
+namespace ingot::trace {
+
+const Type& RecorderState::type_of(const Cell& cell, const ViewPath& path) const {
+    return path ? path->type : graph.type(cell.value);
+}
+
+ViewPath RecorderState::extend(const Cell& cell, const ViewPath& path, Prim prim, Attrs attrs) {
+    const Type operand = type_of(cell, path);
+    std::vector<Type> types = infer_types(prim, std::span<const Type>(&operand, 1), attrs);
+    auto view = std::make_shared<View>();
+    view->parent = path;
+    view->prim = prim;
+    view->attrs = std::move(attrs);
+    view->type = std::move(types[0]);
+    return view;
+}
+
+ValueId RecorderState::read(const Cell& cell, const ViewPath& path) {
+    if (!path) return cell.value;
+    if (path->cached != kNone && path->cached_generation == cell.generation) return path->cached;
+    ValueId parent = read(cell, path->parent);
+    path->cached = graph.emit(path->prim, {parent}, path->attrs, origin);
+    path->cached_generation = cell.generation;
+    return path->cached;
+}
+
+ValueId RecorderState::read(const at::Tensor& tensor) { return read(promise(tensor)); }
+
+namespace {
+
+Ints inverse(const Ints& dims) {
+    Ints out(dims.size());
+    for (std::size_t i = 0; i < dims.size(); ++i)
+        out[static_cast<std::size_t>(dims[i])] = static_cast<std::int64_t>(i);
+    return out;
+}
+
+/// `whole` with what `view` shows of it replaced by `part`.
+ValueId put_back(Graph& graph, const View& view, ValueId whole, ValueId part,
+                 const std::string& origin) {
+    const Type& type = graph.type(whole);
+    const Attrs& a = view.attrs;
+    switch (view.prim) {
+        case Prim::Permute:
+            return graph.emit(Prim::Permute, {part}, {{"dims", inverse(a.get<Ints>("dims"))}},
+                              origin);
+        case Prim::Reshape:
+            return graph.emit(Prim::Reshape, {part}, {{"sizes", type.sizes}}, origin);
+        case Prim::Slice:
+            return graph.emit(Prim::Update, {whole, part},
+                              {{"starts", a.get<Sizes>("starts")}, {"steps", a.get<Ints>("steps")}},
+                              origin);
+        case Prim::Diagonal:
+            return graph.emit(Prim::UpdateDiagonal, {whole, part}, a, origin);
+        case Prim::AsStrided:
+            return graph.emit(
+                Prim::UpdateStrided, {whole, part},
+                {{"strides", a.get<Sizes>("strides")}, {"offset", a.get<Expr>("offset")}}, origin);
+        case Prim::Conj:
+        case Prim::Neg:
+            return graph.emit(view.prim, {part}, {}, origin);
+        case Prim::ViewAsReal:
+            return graph.emit(Prim::ViewAsComplex, {part}, {}, origin);
+        case Prim::ViewAsComplex:
+            return graph.emit(Prim::ViewAsReal, {part}, {}, origin);
+        case Prim::ViewBits:
+        case Prim::Bitcast:
+            return graph.emit(view.prim, {part}, {{"dtype", type.dtype}}, origin);
+        default:
+            throw NotSupported("a write through a view made by " + std::string(name(view.prim)));
+    }
+}
+
+bool covers_everything(const View& view, const Type& parent) {
+    return view.prim == Prim::Slice && view.type == parent;
+}
+
+}  // namespace
+
+void RecorderState::write(Cell& cell, const View& view, ValueId value) {
+    ValueId whole = value;
+    if (!covers_everything(view, type_of(cell, view.parent))) {
+        ValueId parent = read(cell, view.parent);
+        whole = put_back(graph, view, parent, value, origin);
+    }
+    if (view.parent) {
+        write(cell, *view.parent, whole);
+    } else {
+        cell.value = whole;
+        ++cell.generation;
+    }
+    view.cached = value;
+    view.cached_generation = cell.generation;
+}
+
+void RecorderState::write(const Promise& promise, ValueId value) {
+    Cell& cell = *promise.cell();
+    if (cell.shares_memory)
+        throw NotSupported("a write to an input that shares memory with another");
+    check(graph.type(value) == type_of(cell, promise.view()),
+          "a write changes the type of a storage");
+    if (promise.view()) {
+        write(cell, *promise.view(), value);
+    } else {
+        cell.value = value;
+        ++cell.generation;
+    }
+}
+
+at::Tensor RecorderState::fresh(ValueId value, const Ints& strides, c10::Device device) {
+    const Type& type = graph.type(value);
+    auto cell = std::make_shared<Cell>();
+    cell->owner = this;
+    cell->value = value;
+    cell->dtype = to_scalar_type(type.dtype);
+    cell->sizes = to_ints(type.sizes);
+    cell->strides = strides;
+    check(cell->sizes.size() == strides.size(), "a lowering gave strides of another rank");
+    return at::Tensor(
+        c10::make_intrusive<Promise>(cell, nullptr, cell->dtype, device, cell->sizes, strides, 0));
+}
+
+at::Tensor RecorderState::view_of(const Promise& base, ViewPath path, c10::ScalarType dtype,
+                                  c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                                  std::int64_t offset) {
+    const Type& type = type_of(*base.cell(), path);
+    check(type.dtype == to_dtype(dtype) && to_ints(type.sizes) == sizes.vec(),
+          "a view's metadata differ from its contents");
+    return at::Tensor(c10::make_intrusive<Promise>(base.cell(), std::move(path), dtype,
+                                                   base.device(), sizes, strides, offset));
+}
+
+namespace {
+
+/// Whether the tensors can touch a common byte of one storage.
+bool overlap(const at::Tensor& a, const at::Tensor& b) {
+    if (!a.has_storage() || !b.has_storage() ||
+        a.storage().unsafeGetStorageImpl() != b.storage().unsafeGetStorageImpl())
+        return false;
+    auto extent = [](const at::Tensor& t) {
+        std::int64_t last = 0;
+        for (std::int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
+        std::int64_t begin = t.storage_offset() * static_cast<std::int64_t>(t.element_size());
+        std::int64_t bytes =
+            t.numel() == 0 ? 0 : (last + 1) * static_cast<std::int64_t>(t.element_size());
+        return std::pair(begin, begin + bytes);
+    };
+    auto [a0, a1] = extent(a);
+    auto [b0, b1] = extent(b);
+    return a0 < b1 && b0 < a1;
+}
+
+Device to_device(c10::Device device) {
+    if (device.is_cpu()) return {DeviceKind::Cpu, 0};
+    if (device.is_cuda()) return {DeviceKind::Cuda, static_cast<std::int8_t>(device.index())};
+    throw NotSupported("device " + device.str());
+}
+
+void require_plain(const at::Tensor& real) {
+    if (real.layout() != c10::kStrided) throw NotSupported("a tensor that is not strided");
+    if (real.is_quantized()) throw NotSupported("a quantised tensor");
+    if (real.is_conj() || real.is_neg()) throw NotSupported("an input with a lazy conj or neg bit");
+    if (real.unsafeGetTensorImpl()->is_python_dispatch())
+        throw NotSupported("a tensor subclass with __torch_dispatch__");
+    if (!real.has_storage()) throw NotSupported("a tensor without storage");
+    if (real.unsafeGetTensorImpl()->has_symbolic_sizes_strides())
+        throw NotSupported("a tensor with symbolic sizes");
+}
+
+}  // namespace
+
+at::Tensor RecorderState::add_input(const at::Tensor& real, bool frozen, std::string name,
+                                    bool captured) {
+    if (auto it = captured_.find(real.unsafeGetTensorImpl()); it != captured_.end())
+        return it->second;
+    require_plain(real);
+    auto cell = std::make_shared<Cell>();
+    cell->owner = this;
+    cell->dtype = real.scalar_type();
+    cell->sizes = real.sizes().vec();
+    cell->strides = real.strides().vec();
+    cell->offset = real.storage_offset();
+    cell->input = static_cast<std::int32_t>(inputs.size());
+    for (std::size_t i = 0; i < kept_.size(); ++i)
+        if (overlap(kept_[i], real)) cell->shares_memory = input_cells_[i]->shares_memory = true;
+    Type type{to_dtype(cell->dtype), to_sizes(cell->sizes), to_device(real.device())};
+    cell->value =
+        graph.add_input(std::move(type), std::move(name), to_sizes(cell->strides), frozen);
+    auto impl = c10::make_intrusive<Promise>(cell, nullptr, cell->dtype, real.device(), cell->sizes,
+                                             cell->strides, cell->offset);
+    at::Tensor promise(std::move(impl));
+    inputs.push_back({promise, captured ? real : at::Tensor()});
+    captured_.emplace(real.unsafeGetTensorImpl(), promise);
+    kept_.push_back(real);
+    input_cells_.push_back(cell);
+    return promise;
+}
+
+Promise& RecorderState::promise(const at::Tensor& tensor) {
+    check(tensor.defined(), "an undefined tensor has no contents");
+    if (Promise* p = as_promise(tensor.unsafeGetTensorImpl())) {
+        if (p->cell()->owner != this) throw NotSupported("a promise of another recording");
+        return *p;
+    }
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
+        throw InternalError("a wrapped number used as a tensor");
+    at::Tensor p = add_input(tensor, true, "captured" + std::to_string(inputs.size()), true);
+    return *as_promise(p.unsafeGetTensorImpl());
+}
+
+}  // namespace ingot::trace

@@ -1,0 +1,231 @@
+// Matrix products, convolutions, attention.
+#include <ATen/ops/_fused_sdp_choice.h>
+
+#include <numeric>
+
+#include "trace/lower/promote.h"
+
+namespace ingot::trace {
+
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+void require_same(const at::Tensor& a, const at::Tensor& b) {
+    if (a.scalar_type() != b.scalar_type()) throw UserError("a product of different types");
+}
+/// The product of values of one type; bool has none.
+ValueId product(Emitter& e, ValueId a, ValueId b) {
+    if (e.dtype(a) == DType::Bool) throw UserError("a matrix product of bools");
+    return e.op(Prim::Matmul, {a, b});
+}
+/// beta * self + alpha * product, broadcast to the product's sizes.
+ValueId combined(Call& call, ValueId p) {
+    Emitter& e = call.emit();
+    DType t = e.dtype(p);
+    Ints sizes = e.sizes(p);
+    at::Tensor self = call.tensor("self");
+    c10::Scalar beta = call.number_or("beta", 1), alpha = call.number_or("alpha", 1);
+    auto is = [](const c10::Scalar& s, double v) { return !s.isComplex() && s.toDouble() == v; };
+    bool plain = is(beta, 1) && is(alpha, 1);
+    auto scale = [&](ValueId v, const c10::Scalar& s) {
+        return is(s, 1) ? v : e.mul(v, e.full(e.dtype(v), sizes, cast_scalar(s, e.dtype(v))));
+    };
+    DType wide = plain ? t : compute_type(t);
+    ValueId out = scale(e.convert(p, wide), alpha);
+    if (!is(beta, 0)) {
+        ValueId bias = e.expand(e.convert(call.read(self), wide), sizes);
+        out = e.add(out, scale(bias, beta));
+    }
+    return e.convert(out, t);
+}
+void give_contiguous(Call& call, ValueId v, const at::Tensor& like) {
+    call.give(v, contiguous(call.emit().sizes(v)), like.device());
+}
+
+void lower_mm(Call& call) {
+    at::Tensor a = call.tensor("self"), b = call.tensor("mat2");
+    require_same(a, b);
+    give_contiguous(call, product(call.emit(), call.read(a), call.read(b)), a);
+}
+void lower_addmm(Call& call) {
+    at::Tensor a = call.tensor("mat1"), b = call.tensor("mat2");
+    require_same(a, b);
+    require_same(a, call.tensor("self"));
+    give_contiguous(call, combined(call, product(call.emit(), call.read(a), call.read(b))), a);
+}
+void lower_baddbmm(Call& call) {
+    at::Tensor a = call.tensor("batch1"), b = call.tensor("batch2");
+    require_same(a, b);
+    give_contiguous(call, combined(call, product(call.emit(), call.read(a), call.read(b))), a);
+}
+void lower_addbmm(Call& call) {
+    at::Tensor a = call.tensor("batch1"), b = call.tensor("batch2");
+    require_same(a, b);
+    Emitter& e = call.emit();
+    ValueId p = e.reduce(Prim::Sum, product(e, call.read(a), call.read(b)), {0}, false);
+    give_contiguous(call, combined(call, p), a);
+}
+/// Matrix times vector as a product with a matrix of one column.
+ValueId matrix_vector(Call& call, const at::Tensor& m, const at::Tensor& v) {
+    require_same(m, v);
+    Emitter& e = call.emit();
+    ValueId p = product(e, call.read(m), e.unsqueeze(call.read(v), 1));
+    return e.reshape(p, {m.size(0)});
+}
+void lower_mv(Call& call) {
+    at::Tensor m = call.tensor("self");
+    give_contiguous(call, matrix_vector(call, m, call.tensor("vec")), m);
+}
+void lower_addmv(Call& call) {
+    at::Tensor m = call.tensor("mat");
+    give_contiguous(call, combined(call, matrix_vector(call, m, call.tensor("vec"))), m);
+}
+void lower_dot(Call& call) {
+    bool conjugate = call.find("tensor") == nullptr;  // vdot(self, other) conjugates self
+    at::Tensor a = call.tensor("self"), b = call.tensor(conjugate ? "other" : "tensor");
+    require_same(a, b);
+    Emitter& e = call.emit();
+    ValueId x = e.unsqueeze(call.read(a), 0), y = e.unsqueeze(call.read(b), 1);
+    if (conjugate && is_complex(e.dtype(x))) x = e.op(Prim::Conj, {x});
+    give_contiguous(call, e.reshape(product(e, x, y), {}), a);
+}
+void lower_addr(Call& call) {
+    at::Tensor a = call.tensor("vec1"), b = call.tensor("vec2");
+    Emitter& e = call.emit();
+    Ints sizes{a.size(0), b.size(0)};
+    ValueId p = e.mul(e.expand(e.unsqueeze(call.read(a), 1), sizes), e.expand(call.read(b), sizes));
+    give_contiguous(call, combined(call, p), a);
+}
+void lower_linear(Call& call) {
+    at::Tensor x = call.tensor("input"), w = call.tensor("weight"), b = call.tensor_or_none("bias");
+    require_same(x, w);
+    Emitter& e = call.emit();
+    if (w.dim() != 2 || x.dim() < 1) throw NotSupported("linear with a weight that is no matrix");
+    Ints sizes = x.sizes().vec();
+    std::int64_t k = sizes.back(), rows = k == 0 ? 0 : x.numel() / k;
+    ValueId p = product(e, e.reshape(call.read(x), {rows, k}), e.transpose(call.read(w), 0, 1));
+    if (b.defined()) p = e.add(p, e.expand(call.read(b), e.sizes(p)));
+    sizes.back() = w.size(0);
+    give_contiguous(call, e.reshape(p, sizes), x);
+}
+
+Ints repeated(Ints v, std::size_t n) {
+    if (v.size() == 1) v.resize(n, v[0]);
+    if (v.size() != n) throw UserError("convolution: a parameter of the wrong length");
+    return v;
+}
+/// The format eager's convolution answers in: channels-last when the operand or the weight is. A
+/// 1-d convolution is carried out as a 2-d one of height 1.
+Ints conv_strides(const at::Tensor& input, const at::Tensor& weight, Ints sizes) {
+    auto layout = [](const at::Tensor& t) {
+        Layout l = layout_of(t);
+        if (l.sizes.size() == 3) {
+            l.strides.insert(l.strides.begin() + 2, l.sizes[2] * l.strides[2]);
+            l.sizes.insert(l.sizes.begin() + 2, 1);
+        }
+        return l;
+    };
+    bool flat = sizes.size() == 3;
+    if (flat) sizes.insert(sizes.begin() + 2, 1);
+    c10::MemoryFormat f = suggested_format(layout(input));
+    if (f == c10::MemoryFormat::Contiguous) f = suggested_format(layout(weight));
+    if (input.scalar_type() == c10::kDouble) f = c10::MemoryFormat::Contiguous;
+    Ints strides = format_strides(sizes, f);
+    if (flat) strides.erase(strides.begin() + 2);
+    return strides;
+}
+void lower_convolution(Call& call) {
+    at::Tensor x = call.tensor("input"), w = call.tensor("weight"), b = call.tensor_or_none("bias");
+    require_same(x, w);
+    if (!is_float(to_dtype(x.scalar_type())))
+        throw NotSupported("convolution of a type that is no float");
+    std::size_t n = at(w.dim() - 2);
+    if (x.dim() != w.dim()) throw UserError("convolution: ranks differ");
+    Emitter& e = call.emit();
+    ValueId y = e.op(Prim::Conv, {call.read(x), call.read(w)},
+                     {{"stride", repeated(call.ints("stride"), n)},
+                      {"padding", to_sizes(repeated(call.ints("padding"), n))},
+                      {"dilation", repeated(call.ints("dilation"), n)},
+                      {"groups", call.integer("groups")},
+                      {"transposed", call.flag("transposed")},
+                      {"output_padding", repeated(call.ints("output_padding"), n)}});
+    Ints sizes = e.sizes(y);
+    if (b.defined()) {
+        Ints column(n + 1, 1);
+        column[0] = sizes[1];
+        y = e.add(y, e.expand(e.reshape(call.read(b), column), sizes));
+    }
+    call.give(y, conv_strides(x, w, sizes), x.device());
+}
+
+void lower_flash_attention(Call& call) {
+    at::Tensor q = call.tensor("query"), k = call.tensor("key"), v = call.tensor("value");
+    at::Tensor mask = call.tensor_or_none("attn_mask");
+    if (call.real_or("dropout_p", 0) != 0) throw NotSupported("attention with dropout");
+    Emitter& e = call.emit();
+    double scale = call.real_or("scale", 1 / std::sqrt(static_cast<double>(q.size(3))));
+    std::vector<ValueId> operands{call.read(q), call.read(k), call.read(v)};
+    if (mask.defined()) {
+        Ints sizes = mask.sizes().vec();
+        sizes.insert(sizes.begin(), 4 - sizes.size(), 1);
+        ValueId m = e.reshape(call.read(mask), sizes);
+        if (e.dtype(m) != DType::Bool) m = e.convert(m, to_dtype(q.scalar_type()));
+        operands.push_back(m);
+    }
+    Attrs attrs{{"scale", scale}, {"causal", call.flag("is_causal")}, {"logsumexp", false}};
+    ValueId out = e.op(Prim::Attention, operands, attrs);
+    Ints s = e.sizes(out);  // b h l e, laid out as b l h e
+    call.give(out, {s[1] * s[2] * s[3], s[3], s[1] * s[3], 1}, q.device());
+    // Only a backward pass reads it: a node of its own, dead otherwise.
+    attrs.set("logsumexp", true);
+    ValueId lse = e.ops(Prim::Attention, operands, attrs)[1];
+    if (q.scalar_type() == c10::kDouble) lse = e.convert(lse, DType::F64);
+    call.give(lse, {s[1] * s[2], 1, s[1]}, q.device());
+}
+/// The kernel PyTorch would choose: its own function asks for metadata only.
+void lower_fused_choice(Call& call) {
+    std::optional<at::Tensor> mask;
+    if (call.given("attn_mask")) mask = call.tensor("attn_mask");
+    std::optional<double> scale;
+    if (call.given("scale")) scale = call.real("scale");
+    call.give_value(at::_fused_sdp_choice(call.tensor("query"), call.tensor("key"),
+                                          call.tensor("value"), mask, call.real_or("dropout_p", 0),
+                                          call.flag("is_causal"), scale, call.flag("enable_gqa")));
+}
+void lower_cdist(Call& call) {
+    at::Tensor a = call.tensor("x1"), b = call.tensor("x2");
+    require_same(a, b);
+    if (a.dim() != b.dim()) throw NotSupported("cdist of operands of different rank");
+    for (std::int64_t d = 0; d + 2 < a.dim(); ++d)
+        if (a.size(d) != b.size(d)) throw NotSupported("cdist with broadcast batches");
+    ValueId v = call.emit().op(Prim::Cdist, {call.read(a), call.read(b)}, {{"p", call.real("p")}});
+    give_contiguous(call, v, a);
+}
+
+}  // namespace
+
+std::span<const LoweringEntry> contract_lowerings() {
+    static constexpr LoweringEntry table[] = {
+        {"mm", lower_mm},
+        {"bmm", lower_mm},
+        {"addmm", lower_addmm},
+        {"baddbmm", lower_baddbmm},
+        {"addbmm", lower_addbmm},
+        {"mv", lower_mv},
+        {"addmv", lower_addmv},
+        {"dot", lower_dot},
+        {"vdot", lower_dot},
+        {"addr", lower_addr},
+        {"linear", lower_linear},
+        {"convolution", lower_convolution},
+        {"_convolution", lower_convolution},
+        {"convolution_overrideable", lower_convolution},
+        {"_scaled_dot_product_flash_attention_for_cpu", lower_flash_attention},
+        {"_fused_sdp_choice", lower_fused_choice},
+        {"_cdist_forward", lower_cdist},
+    };
+    return table;
+}
+
+}  // namespace ingot::trace

@@ -1,0 +1,112 @@
+// Copies, conversions and writes of whole tensors.
+#include "trace/lower/promote.h"
+
+namespace ingot::trace {
+
+namespace {
+
+/// Strides of a copy in the format asked for.
+Ints copy_strides(const at::Tensor& self, std::optional<c10::MemoryFormat> format) {
+    Layout l = layout_of(self);
+    if (!format || *format == c10::MemoryFormat::Preserve) return preserved_strides(l);
+    return format_strides(l.sizes, *format);
+}
+void lower_clone(Call& call) {
+    at::Tensor self = call.tensor("self");
+    call.give(call.read(self), copy_strides(self, call.memory_format("memory_format")),
+              self.device());
+}
+void lower_contiguous(Call& call) {
+    at::Tensor self = call.tensor("self");
+    auto format = call.memory_format("memory_format").value_or(c10::MemoryFormat::Contiguous);
+    if (format == c10::MemoryFormat::Preserve) throw UserError("contiguous: preserve is no format");
+    if (is_contiguous(layout_of(self), format)) return call.give(self);
+    call.give(call.read(self), copy_strides(self, format), self.device());
+}
+void lower_to_copy(Call& call) {
+    at::Tensor self = call.tensor("self");
+    if (auto d = call.device("device"); d && d->type() != self.device().type())
+        throw NotSupported("a copy to another device");
+    if (call.given("layout") && call.at("layout").toLayout() != c10::kStrided)
+        throw NotSupported("a layout other than strided");
+    ValueId v = call.read(self);
+    if (auto t = call.scalar_type("dtype")) v = call.emit().convert(v, to_dtype(*t));
+    call.give(v, copy_strides(self, call.memory_format("memory_format")), self.device());
+}
+void lower_copy_(Call& call) {
+    at::Tensor self = call.tensor("self"), source = operand(call, "src");
+    if (self.device().type() != source.device().type() && !is_wrapped(source))
+        throw NotSupported("a copy to another device");
+    call.write(self, value_as(call, source, to_dtype(self.scalar_type())));
+    call.give(self);
+}
+/// The functional form: a new tensor like self that holds src.
+void lower_copy(Call& call) {
+    at::Tensor self = call.tensor("self"), source = operand(call, "src");
+    ValueId v = call.emit().expand(value_as(call, source, to_dtype(self.scalar_type())),
+                                   self.sizes().vec());
+    call.give(v, preserved_strides(layout_of(self)), self.device());
+}
+void lower_fill(Call& call) {
+    at::Tensor self = call.tensor("self");
+    ValueId v = value_as(call, operand(call, "value"), to_dtype(self.scalar_type()));
+    call.give(call.emit().expand(v, self.sizes().vec()), preserved_strides(layout_of(self)),
+              self.device());
+}
+void lower_zero(Call& call) {
+    at::Tensor self = call.tensor("self");
+    DType t = to_dtype(self.scalar_type());
+    call.give(call.emit().full(t, self.sizes().vec(), cast_scalar(0, t)),
+              preserved_strides(layout_of(self)), self.device());
+}
+/// Numbers known while recording; everything else depends on the data.
+void lower_local_scalar(Call& call) {
+    at::Tensor self = call.tensor("self");
+    if (is_wrapped(self)) return call.give_value(self.item());
+    ValueId v = call.read(self);
+    const Node* node = call.emit().graph().producer(v);
+    if (node == nullptr || node->prim != Prim::Full)
+        throw NotSupported("a number that depends on the data");
+    const Scalar& s = node->attrs.get<Scalar>("value");
+    DType t = call.emit().dtype(v);
+    if (t == DType::Bool) return call.give_value(c10::Scalar(s.to_int() != 0));
+    if (is_int(t)) return call.give_value(c10::Scalar(s.to_int()));
+    if (is_float(t)) return call.give_value(c10::Scalar(s.to_double()));
+    throw NotSupported("a complex number that depends on the data");
+}
+void lower_dropout(Call& call) {
+    const char* name = call.find("input") != nullptr ? "input" : "self";
+    at::Tensor self = call.tensor(name);
+    bool train = call.given("train") ? call.flag("train") : call.flag("training");
+    double p = call.real("p");
+    if (train && p != 0) throw NotSupported("dropout while training");
+    call.give(self);
+}
+/// native_dropout without training: the operand and a mask of ones.
+void lower_native_dropout(Call& call) {
+    at::Tensor self = call.tensor("input");
+    if (call.flag("train", true)) throw NotSupported("dropout while training");
+    Ints strides = preserved_strides(layout_of(self));
+    call.give(call.read(self), strides, self.device());
+    call.give(call.emit().full(DType::Bool, self.sizes().vec(), true), strides, self.device());
+}
+
+}  // namespace
+
+std::span<const LoweringEntry> copy_lowerings() {
+    static constexpr LoweringEntry table[] = {
+        {"clone", lower_clone},
+        {"contiguous", lower_contiguous},
+        {"_to_copy", lower_to_copy},
+        {"copy_", lower_copy_},
+        {"copy", lower_copy},
+        {"fill", lower_fill},
+        {"zero", lower_zero},
+        {"_local_scalar_dense", lower_local_scalar},
+        {"native_dropout", lower_native_dropout},
+        {"dropout", lower_dropout},
+    };
+    return table;
+}
+
+}  // namespace ingot::trace

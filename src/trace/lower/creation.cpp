@@ -1,0 +1,188 @@
+// Tensors made from nothing: factories, ranges, constants of the program.
+#include <ATen/ops/empty.h>
+
+#include "trace/lower/promote.h"
+
+namespace ingot::trace {
+
+namespace {
+
+c10::Device device_of(Call& call) {
+    c10::Device d = call.device("device").value_or(
+        call.find("self") != nullptr && call.at("self").isTensor() ? call.tensor("self").device()
+                                                                   : c10::Device(c10::kCPU));
+    if (!d.is_cpu()) throw NotSupported("a new tensor on " + d.str());
+    return d;
+}
+c10::ScalarType default_type() { return c10::typeMetaToScalarType(c10::get_default_dtype()); }
+DType type_of(Call& call, c10::ScalarType otherwise) {
+    return to_dtype(call.scalar_type("dtype").value_or(otherwise));
+}
+Ints strides_for(Call& call, const Ints& sizes) {
+    auto format = call.memory_format("memory_format").value_or(c10::MemoryFormat::Contiguous);
+    return format_strides(sizes, format);
+}
+void give_full(Call& call, const Ints& sizes, DType type, const c10::Scalar& value) {
+    call.give(call.emit().full(type, sizes, cast_scalar(value, type)), strides_for(call, sizes),
+              device_of(call));
+}
+/// Uninitialised memory has any contents; zeros are as good and reproducible.
+void lower_empty(Call& call) {
+    give_full(call, call.ints("size"), type_of(call, default_type()), 0);
+}
+void lower_empty_strided(Call& call) {
+    Ints sizes = call.ints("size");
+    DType t = type_of(call, default_type());
+    call.give(call.emit().full(t, sizes, cast_scalar(0, t)), call.ints("stride"), device_of(call));
+}
+void lower_ones(Call& call) {
+    give_full(call, call.ints("size"), type_of(call, default_type()), 1);
+}
+void lower_full(Call& call) {
+    c10::Scalar value = call.number("fill_value");
+    c10::ScalarType t = value.isBoolean()         ? c10::kBool
+                        : value.isIntegral(false) ? c10::kLong
+                        : value.isComplex()       ? c10::toComplexType(default_type())
+                                                  : default_type();
+    give_full(call, call.ints("size"), type_of(call, t), value);
+}
+void like(Call& call, const c10::Scalar& value) {
+    at::Tensor self = call.tensor("self");
+    DType t = type_of(call, self.scalar_type());
+    auto format = call.memory_format("memory_format").value_or(c10::MemoryFormat::Preserve);
+    Layout l = layout_of(self);
+    Ints strides = format == c10::MemoryFormat::Preserve ? preserved_strides(l)
+                                                         : format_strides(l.sizes, format);
+    call.give(call.emit().full(t, l.sizes, cast_scalar(value, t)), strides, device_of(call));
+}
+void lower_zeros_like(Call& call) { like(call, 0); }
+void lower_ones_like(Call& call) { like(call, 1); }
+void lower_full_like(Call& call) { like(call, call.number("fill_value")); }
+void new_of(Call& call, const c10::Scalar& value) {
+    give_full(call, call.ints("size"), type_of(call, call.tensor("self").scalar_type()), value);
+}
+void lower_new_zeros(Call& call) { new_of(call, 0); }
+void lower_new_ones(Call& call) { new_of(call, 1); }
+void lower_new_full(Call& call) { new_of(call, call.number("fill_value")); }
+void lower_new_empty_strided(Call& call) {
+    Ints sizes = call.ints("size");
+    DType t = type_of(call, call.tensor("self").scalar_type());
+    call.give(call.emit().full(t, sizes, cast_scalar(0, t)), call.ints("stride"), device_of(call));
+}
+void lower_scalar_tensor(Call& call) {
+    give_full(call, {}, type_of(call, default_type()), call.number("s"));
+}
+void lower_arange(Call& call) {
+    c10::Scalar start = call.number_or("start", 0), end = call.number("end"),
+                step = call.number_or("step", 1);
+    bool ints = start.isIntegral(true) && end.isIntegral(true) && step.isIntegral(true);
+    c10::ScalarType t = call.target.defined() ? call.target.scalar_type()
+                        : ints                ? c10::kLong
+                                              : default_type();
+    DType type = type_of(call, t);
+    std::int64_t n = 0;
+    if (ints) {
+        std::int64_t a = start.toLong(), b = end.toLong(), s = step.toLong();
+        if (s == 0 || (s > 0) != (b >= a)) {
+            if (b != a || s == 0) throw UserError("arange: bounds and step do not fit");
+        }
+        n = (b - a + s + (s > 0 ? -1 : 1)) / s;
+    } else {
+        double a = start.toDouble(), b = end.toDouble(), s = step.toDouble();
+        n = static_cast<std::int64_t>(std::ceil((b - a) / s));
+        if (s == 0 || n < 0) throw UserError("arange: bounds and step do not fit");
+    }
+    Emitter& e = call.emit();
+    if (is_integral(type)) {
+        call.give(e.iota(type, {n}, 0, start.toLong(), step.toLong()), {1}, device_of(call));
+    } else {
+        // Eager's arithmetic: start + i * step in the accumulation type (double on CPU for f32).
+        ValueId v = e.iota(DType::F64, {n}, 0, start.toDouble(), step.toDouble());
+        call.give(e.convert(v, type), {1}, device_of(call));
+    }
+}
+void lower_linspace(Call& call) {
+    if (!call.at("start").isScalar() || !call.at("end").isScalar())
+        throw NotSupported("linspace between tensors");
+    std::int64_t n = call.integer("steps");
+    DType type =
+        call.target.defined() ? to_dtype(call.target.scalar_type()) : type_of(call, default_type());
+    if (!is_float(type)) throw NotSupported("linspace of integers");
+    Emitter& e = call.emit();
+    DType wide = compute_type(type);
+    double a = call.real("start"), b = call.real("end");
+    if (wide == DType::F32) a = static_cast<float>(a), b = static_cast<float>(b);
+    double step = n > 1 ? (b - a) / static_cast<double>(n - 1) : 0;
+    if (wide == DType::F32)
+        step =
+            n > 1 ? (static_cast<float>(b) - static_cast<float>(a)) / static_cast<float>(n - 1) : 0;
+    // The first half counts from the start, the second from the end.
+    ValueId i = e.iota(wide, {n}, 0, 0.0, 1.0);
+    ValueId low = e.add(e.mul(i, step), a);
+    ValueId back = e.sub(e.number(i, static_cast<double>(n - 1)), i);
+    ValueId high = e.sub(e.number(i, b), e.mul(back, step));
+    ValueId first = e.compare(Prim::Lt, i, static_cast<double>(n / 2));
+    if (n == 1) high = e.number(i, a);
+    call.give(e.convert(e.select(first, low, high), type), {1}, device_of(call));
+}
+void lower_eye(Call& call) {
+    std::int64_t n = call.integer("n"), m = call.integer_or("m", n);
+    DType type =
+        call.target.defined() ? to_dtype(call.target.scalar_type()) : type_of(call, default_type());
+    Emitter& e = call.emit();
+    ValueId same = e.op(Prim::Eq, {e.iota(DType::I64, {n, m}, 0), e.iota(DType::I64, {n, m}, 1)});
+    call.give(e.convert(same, type), contiguous({n, m}), device_of(call));
+}
+
+/// A tensor that the program made from Python numbers: its data become part of the graph.
+void lower_lift_fresh(Call& call) {
+    at::Tensor self = call.tensor("self");
+    if (as_promise(self.unsafeGetTensorImpl()) != nullptr) return call.give(self);
+    if (self.layout() != c10::kStrided || !self.device().is_cpu() || self.numel() > 65536) {
+        call.give(call.read(self), contiguous(self.sizes().vec()), self.device());
+        return;
+    }
+    Emitter& e = call.emit();
+    DType type = to_dtype(self.scalar_type());
+    Ints sizes = self.sizes().vec();
+    ValueId v = kNone;
+    if (self.numel() == 1 && !is_reduced_float(type)) {
+        v = e.full(type, sizes, cast_scalar(self.item(), type));
+    } else {
+        at::Tensor plain = self.contiguous();
+        const auto* begin = static_cast<const std::uint8_t*>(plain.const_data_ptr());
+        auto data =
+            std::make_shared<const std::vector<std::uint8_t>>(begin, begin + plain.nbytes());
+        v = e.op(Prim::Constant, {}, {{"dtype", type}, {"sizes", to_sizes(sizes)}, {"data", data}});
+    }
+    call.give(v, contiguous(sizes), self.device());
+}
+
+}  // namespace
+
+std::span<const LoweringEntry> creation_lowerings() {
+    static constexpr LoweringEntry table[] = {
+        {"empty", lower_empty},
+        {"empty_strided", lower_empty_strided},
+        {"empty_like", lower_zeros_like},
+        {"zeros", lower_empty},
+        {"zeros_like", lower_zeros_like},
+        {"ones", lower_ones},
+        {"ones_like", lower_ones_like},
+        {"full", lower_full},
+        {"full_like", lower_full_like},
+        {"new_empty", lower_new_zeros},
+        {"new_empty_strided", lower_new_empty_strided},
+        {"new_zeros", lower_new_zeros},
+        {"new_ones", lower_new_ones},
+        {"new_full", lower_new_full},
+        {"scalar_tensor", lower_scalar_tensor},
+        {"arange", lower_arange},
+        {"linspace", lower_linspace},
+        {"eye", lower_eye},
+        {"lift_fresh", lower_lift_fresh},
+    };
+    return table;
+}
+
+}  // namespace ingot::trace

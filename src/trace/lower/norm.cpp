@@ -1,0 +1,159 @@
+// Normalisations, in f32 for reduced floats and rounded once.
+#include <numeric>
+
+#include "trace/lower/promote.h"
+
+namespace ingot::trace {
+
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+struct Moments {
+    ValueId mean, variance;  // dims removed, population variance
+};
+Moments moments(Emitter& e, ValueId x, const Ints& dims) {
+    Ints sizes = e.sizes(x);
+    double n = 1;
+    for (std::int64_t d : dims) n *= static_cast<double>(sizes[at(d)]);
+    ValueId mean = e.div(e.reduce(Prim::Sum, x, dims, false), n);
+    return {mean, e.reduce(Prim::Var, x, dims, false, {{"correction", 0.0}})};
+}
+ValueId inverse_root(Emitter& e, ValueId variance, double eps) {
+    return e.op(Prim::Rsqrt, {e.add(variance, eps)});
+}
+Ints last_dims(std::int64_t rank, std::size_t n) {
+    Ints dims(n);
+    std::iota(dims.begin(), dims.end(), rank - static_cast<std::int64_t>(n));
+    return dims;
+}
+/// The type statistics are returned in: f32 when a reduced input has f32 parameters.
+DType statistics_type(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+    DType t = to_dtype(x.scalar_type());
+    const at::Tensor& p = weight.defined() ? weight : bias;
+    return p.defined() && p.scalar_type() != x.scalar_type() ? DType::F32 : t;
+}
+
+void lower_layer_norm(Call& call) {
+    at::Tensor x = call.tensor("input"), w = call.tensor_or_none("weight"),
+               b = call.tensor_or_none("bias");
+    Emitter& e = call.emit();
+    Ints shape = call.ints("normalized_shape"), sizes = x.sizes().vec();
+    if (shape.size() > sizes.size())
+        throw UserError("layer_norm: shape of higher rank than the input");
+    Ints dims = last_dims(x.dim(), shape.size());
+    for (std::size_t i = 0; i < shape.size(); ++i)
+        if (shape[i] != sizes[at(dims[i])]) throw UserError("layer_norm: shapes differ");
+    ValueId v = e.widen(call.read(x));
+    Moments m = moments(e, v, dims);
+    ValueId rstd = inverse_root(e, m.variance, call.real("eps"));
+    ValueId y = e.mul(e.sub(v, e.spread(m.mean, dims, sizes)), e.spread(rstd, dims, sizes));
+    if (w.defined()) y = e.mul(y, e.expand(e.convert(call.read(w), e.dtype(y)), sizes));
+    if (b.defined()) y = e.add(y, e.expand(e.convert(call.read(b), e.dtype(y)), sizes));
+    call.give(e.convert(y, to_dtype(x.scalar_type())), contiguous(sizes), x.device());
+    Ints kept = sizes;
+    for (std::int64_t d : dims) kept[at(d)] = 1;
+    DType st = statistics_type(x, w, b);
+    for (ValueId s : {m.mean, rstd})
+        call.give(e.convert(e.reshape(s, kept), st), contiguous(kept), x.device());
+}
+
+void lower_group_norm(Call& call) {
+    at::Tensor x = call.tensor("input"), w = call.tensor_or_none("weight"),
+               b = call.tensor_or_none("bias");
+    Emitter& e = call.emit();
+    std::int64_t n = call.integer("N"), c = call.integer("C"), hw = call.integer("HxW"),
+                 g = call.integer("group");
+    Ints sizes = x.sizes().vec(), grouped{n, g, c / g, hw};
+    ValueId v = e.reshape(e.widen(call.read(x)), grouped);
+    Moments m = moments(e, v, {2, 3});
+    ValueId rstd = inverse_root(e, m.variance, call.real("eps"));
+    ValueId y = e.mul(e.sub(v, e.spread(m.mean, {2, 3}, grouped)), e.spread(rstd, {2, 3}, grouped));
+    auto parameter = [&](const at::Tensor& p) {
+        return e.expand(e.reshape(e.convert(call.read(p), e.dtype(y)), {1, g, c / g, 1}), grouped);
+    };
+    if (w.defined()) y = e.mul(y, parameter(w));
+    if (b.defined()) y = e.add(y, parameter(b));
+    y = e.convert(e.reshape(y, sizes), to_dtype(x.scalar_type()));
+    call.give(y, format_strides(sizes, suggested_format(layout_of(x))), x.device());
+    DType st = statistics_type(x, w, b);
+    for (ValueId s : {m.mean, rstd}) call.give(e.convert(s, st), contiguous({n, g}), x.device());
+}
+
+/// batch_norm of any flavour. Evaluation: y = x * alpha + beta with per-channel alpha and beta, so
+/// that a convolution before can absorb them.
+void lower_batch_norm(Call& call) {
+    at::Tensor x = call.tensor("input"), w = call.tensor_or_none("weight"),
+               b = call.tensor_or_none("bias");
+    at::Tensor rm = call.tensor_or_none("running_mean"), rv = call.tensor_or_none("running_var");
+    Emitter& e = call.emit();
+    bool frozen_call = call.find("training") == nullptr && call.overload() != "no_stats";
+    bool with_update = call.find("momentum") != nullptr && frozen_call;  // _batch_norm_with_update
+    bool training = call.find("training") != nullptr ? call.flag("training") : with_update;
+    double eps = call.real("eps");
+    Ints sizes = x.sizes().vec();
+    DType type = to_dtype(x.scalar_type());
+    if (x.dim() < 2) throw UserError("batch_norm needs two dims");
+    std::int64_t c = sizes[1];
+    Ints dims;
+    for (std::int64_t d = 0; d < x.dim(); ++d)
+        if (d != 1) dims.push_back(d);
+    ValueId v = e.widen(call.read(x));
+    DType wide = e.dtype(v);
+    ValueId mean, variance;
+    if (training) {
+        Moments m = moments(e, v, dims);
+        mean = m.mean;
+        variance = m.variance;
+    } else {
+        if (!rm.defined() || !rv.defined()) throw UserError("batch_norm: no running statistics");
+        mean = e.convert(call.read(rm), wide);
+        variance = e.convert(call.read(rv), wide);
+    }
+    ValueId one = e.full(wide, {c}, 1.0), zero = e.full(wide, {c}, 0.0);
+    ValueId weight = w.defined() ? e.convert(call.read(w), wide) : one;
+    ValueId bias = b.defined() ? e.convert(call.read(b), wide) : zero;
+    ValueId invstd = e.div(one, e.op(Prim::Sqrt, {e.add(variance, eps)}));
+    ValueId alpha = e.mul(weight, invstd);
+    ValueId beta = e.sub(bias, e.mul(mean, alpha));
+    ValueId y = e.add(e.mul(v, e.spread(alpha, dims, sizes)), e.spread(beta, dims, sizes));
+    Layout l = layout_of(x);
+    Ints strides =
+        is_contiguous(l) ? contiguous(sizes) : format_strides(sizes, suggested_format(l));
+    call.give(e.convert(y, type), strides, x.device());
+    DType st = statistics_type(x, w, b);
+    if (training) {
+        for (ValueId s : {mean, invstd}) call.give(e.convert(s, st), {1}, x.device());
+        double momentum = call.real_or("momentum", 0.1);
+        double n =
+            static_cast<double>(numel(sizes)) / static_cast<double>(std::max<std::int64_t>(c, 1));
+        auto update = [&](const at::Tensor& running, ValueId fresh) {
+            ValueId old = e.convert(call.read(running), wide);
+            call.write(running, e.add(e.mul(fresh, momentum), e.mul(old, 1 - momentum)));
+        };
+        if (rm.defined()) update(rm, mean);
+        if (rv.defined()) update(rv, e.mul(variance, n / (n - 1)));
+    } else {
+        ValueId none = e.full(st, {0}, 0.0);
+        for (int i = 0; i < 2; ++i) call.give(none, {1}, x.device());
+    }
+    if (call.find("training") == nullptr && frozen_call)  // the reserve of the unified operators
+        call.give(e.full(DType::U8, {0}, 0), {1}, x.device());
+}
+
+}  // namespace
+
+std::span<const LoweringEntry> norm_lowerings() {
+    static constexpr LoweringEntry table[] = {
+        {"native_layer_norm", lower_layer_norm},
+        {"native_group_norm", lower_group_norm},
+        {"native_batch_norm", lower_batch_norm},
+        {"_native_batch_norm_legit", lower_batch_norm},
+        {"_native_batch_norm_legit_no_training", lower_batch_norm},
+        {"_batch_norm_with_update", lower_batch_norm},
+        {"_batch_norm_no_update", lower_batch_norm},
+    };
+    return table;
+}
+
+}  // namespace ingot::trace

@@ -1,0 +1,397 @@
+// Unary and binary pointwise operators that are one prim (or nearly).
+#include "trace/lower/promote.h"
+
+namespace ingot::trace {
+
+namespace {
+
+/// Functions of floats: integers become the default float type first.
+template <Prim prim>
+void unary_float(Call& call) {
+    lower_pointwise(call, {operand(call, "self")}, {.int_to_float = true, .wide = false},
+                    [](Emitter& e, auto v) { return e.op(prim, {v[0]}); });
+}
+/// The operand's own type in and out.
+template <Prim prim>
+void unary_same(Call& call) {
+    lower_pointwise(call, {operand(call, "self")}, {.wide = false},
+                    [](Emitter& e, auto v) { return e.op(prim, {v[0]}); });
+}
+/// Rounding functions leave integers alone.
+template <Prim prim>
+void unary_rounding(Call& call) {
+    lower_pointwise(call, {operand(call, "self")}, {.wide = false}, [](Emitter& e, auto v) {
+        return is_integral(e.dtype(v[0])) ? v[0] : e.op(prim, {v[0]});
+    });
+}
+template <Prim prim>
+void unary_bool(Call& call) {
+    lower_pointwise(call, {operand(call, "self")}, {.wide = false, .boolean = true},
+                    [](Emitter& e, auto v) {
+                        DType t = e.dtype(v[0]);
+                        if ((prim == Prim::IsNan || prim == Prim::IsInf) && is_integral(t))
+                            return e.full_like(v[0], DType::Bool, 0);
+                        if (prim == Prim::IsFinite && is_integral(t))
+                            return e.full_like(v[0], DType::Bool, 1);
+                        return e.op(prim, {v[0]});
+                    });
+}
+template <int sign>
+void is_signed_infinity(Call& call) {
+    lower_pointwise(
+        call, {operand(call, "self")}, {.wide = false, .boolean = true}, [](Emitter& e, auto v) {
+            if (is_integral(e.dtype(v[0]))) return e.full_like(v[0], DType::Bool, 0);
+            return e.compare(Prim::Eq, v[0], sign * std::numeric_limits<double>::infinity());
+        });
+}
+
+template <Prim prim>
+void binary_same(Call& call) {
+    lower_pointwise(call, {operand(call, "self"), operand(call, "other")}, {},
+                    [](Emitter& e, auto v) { return e.op(prim, {v[0], v[1]}); });
+}
+template <Prim prim>
+void binary_float(Call& call) {
+    lower_pointwise(call, {operand(call, "self"), operand(call, "other")}, {.int_to_float = true},
+                    [](Emitter& e, auto v) { return e.op(prim, {v[0], v[1]}); });
+}
+/// Comparisons read both operands in the common type, with no wider intermediate.
+template <Prim prim>
+void compare(Call& call) {
+    lower_pointwise(call, {operand(call, "self"), operand(call, "other")},
+                    {.wide = false, .boolean = true},
+                    [](Emitter& e, auto v) { return e.op(prim, {v[0], v[1]}); });
+}
+
+/// add, sub and rsub: alpha is applied in the compute type.
+void add_scaled(Call& call, Prim prim, bool reversed) {
+    at::Tensor a = operand(call, "self"), b = operand(call, "other");
+    if (reversed) std::swap(a, b);
+    c10::Scalar alpha = call.number_or("alpha", 1);
+    lower_pointwise(call, {a, b}, {}, [&](Emitter& e, auto v) {
+        ValueId right = v[1];
+        bool one = !alpha.isComplex() && alpha.toDouble() == 1;
+        if (!one)
+            right = e.mul(
+                right, e.full(e.dtype(right), e.sizes(right), cast_scalar(alpha, e.dtype(right))));
+        if (prim == Prim::Sub && e.dtype(v[0]) == DType::Bool)
+            throw UserError("subtraction of bool tensors is not supported");
+        return e.op(prim, {v[0], right});
+    });
+}
+void lower_add(Call& call) { add_scaled(call, Prim::Add, false); }
+void lower_sub(Call& call) { add_scaled(call, Prim::Sub, false); }
+void lower_rsub(Call& call) { add_scaled(call, Prim::Sub, true); }
+
+void lower_div(Call& call) {
+    std::vector<at::Tensor> operands{operand(call, "self"), operand(call, "other")};
+    if (!call.given("rounding_mode")) {
+        lower_pointwise(call, operands, {.int_to_float = true},
+                        [](Emitter& e, auto v) { return e.div(v[0], v[1]); });
+        return;
+    }
+    bool floor = call.text("rounding_mode") == "floor";
+    // Floor division of reduced floats is done on their own type, truncation in f32.
+    lower_pointwise(call, operands, {}, [&](Emitter& e, auto v) {
+        return e.op(floor ? Prim::FloorDiv : Prim::TruncDiv, {v[0], v[1]});
+    });
+}
+
+/// pow with a number: eager computes the small exponents by multiplication and square roots.
+void lower_pow(Call& call) {
+    at::Tensor self = operand(call, "self"), exponent = operand(call, "exponent");
+    bool number = is_wrapped(exponent) && !call.at("exponent").isTensor();
+    c10::ScalarType type = common_type(std::vector<at::Tensor>{self, exponent});
+    if (number && !c10::isIntegralType(type, true) && !exponent.is_complex()) {
+        double p = exponent.item().toDouble();
+        Operands operands = gather_operands({self});
+        DType common = to_dtype(type);
+        ValueId x = operand_values(call, operands, common, common)[0];
+        Emitter& e = call.emit();
+        std::optional<ValueId> y;
+        if (p == 0) y = e.number(x, 1);
+        if (p == 1) y = x;
+        if (p == 2) y = e.mul(x, x);
+        if (p == 3) y = e.mul(e.mul(x, x), x);
+        if (p == -1) y = e.op(Prim::Reciprocal, {x});
+        if (p == -2) y = e.op(Prim::Reciprocal, {e.mul(x, x)});
+        if (p == 0.5) y = e.op(Prim::Sqrt, {x});
+        if (p == -0.5) y = e.op(Prim::Rsqrt, {x});
+        if (y) {
+            call.give(*y, operands.strides, operands.device);
+            return;
+        }
+    }
+    lower_pointwise(call, {self, exponent}, {},
+                    [](Emitter& e, auto v) { return e.op(Prim::Pow, {v[0], v[1]}); });
+}
+
+void lower_sign(Call& call) {
+    lower_pointwise(call, {operand(call, "self")}, {.wide = false}, [](Emitter& e, auto v) {
+        return e.dtype(v[0]) == DType::Bool ? v[0] : e.op(Prim::Sign, {v[0]});
+    });
+}
+void lower_abs(Call& call) {
+    lower_pointwise(call, {operand(call, "self")}, {.wide = false}, [](Emitter& e, auto v) {
+        return is_unsigned_int(e.dtype(v[0])) ? v[0] : e.op(Prim::Abs, {v[0]});
+    });
+}
+void lower_identity(Call& call) {
+    lower_pointwise(call, {operand(call, "self")}, {.wide = false},
+                    [](Emitter&, auto v) { return v[0]; });
+}
+void lower_reciprocal(Call& call) { unary_float<Prim::Reciprocal>(call); }
+void lower_square(Call& call) {
+    lower_pointwise(call, {operand(call, "self")}, {.wide = false},
+                    [](Emitter& e, auto v) { return e.mul(v[0], v[0]); });
+}
+void lower_round(Call& call) {
+    std::int64_t decimals = call.integer_or("decimals", 0);
+    lower_pointwise(call, {operand(call, "self")}, {.wide = false}, [&](Emitter& e, auto v) {
+        if (is_integral(e.dtype(v[0]))) return v[0];
+        if (decimals == 0) return e.op(Prim::Round, {v[0]});
+        return e.op(Prim::Round2, {v[0]}, {{"decimals", decimals}});
+    });
+}
+/// abs and angle of complex numbers are real, so is their out= target.
+void lower_angle(Call& call) {
+    lower_pointwise(call, {operand(call, "self")}, {.int_to_float = true, .wide = false},
+                    [](Emitter& e, auto v) { return e.op(Prim::Angle, {v[0]}); });
+}
+void lower_conj_physical(Call& call) {
+    lower_pointwise(call, {operand(call, "self")}, {.wide = false}, [](Emitter& e, auto v) {
+        return is_complex(e.dtype(v[0])) ? e.op(Prim::Conj, {v[0]}) : v[0];
+    });
+}
+void lower_polygamma(Call& call) {
+    std::int64_t n = call.integer("n");
+    lower_pointwise(
+        call, {operand(call, "self")}, {.int_to_float = true, .wide = false},
+        [&](Emitter& e, auto v) { return e.op(Prim::Polygamma, {v[0]}, {{"order", n}}); });
+}
+void lower_logit(Call& call) {
+    bool clamps = call.given("eps");
+    double eps = call.real_or("eps", 0);
+    lower_pointwise(call, {operand(call, "self")}, {.int_to_float = true}, [&](Emitter& e, auto v) {
+        ValueId x = v[0];
+        if (clamps) x = e.op(Prim::Clamp, {x, e.number(x, eps), e.number(x, 1 - eps)});
+        return e.op(Prim::Log, {e.div(x, e.sub(e.number(x, 1), x))});
+    });
+}
+void lower_nan_to_num(Call& call) {
+    double limits[] = {0, 0, 0};
+    at::Tensor self = operand(call, "self");
+    bool has_nan = call.given("nan"), has_pos = call.given("posinf"),
+         has_neg = call.given("neginf");
+    limits[0] = call.real_or("nan", 0);
+    limits[1] = call.real_or("posinf", 0);
+    limits[2] = call.real_or("neginf", 0);
+    (void)has_nan;
+    lower_pointwise(call, {self}, {.wide = false}, [&](Emitter& e, auto v) {
+        ValueId x = v[0];
+        DType t = e.dtype(x);
+        if (is_integral(t)) return x;
+        if (is_complex(t)) throw NotSupported("nan_to_num of complex numbers");
+        double largest = t == DType::F64    ? std::numeric_limits<double>::max()
+                         : t == DType::F32  ? double(std::numeric_limits<float>::max())
+                         : t == DType::BF16 ? 3.3895313892515355e38
+                                            : 65504.0;
+        double inf = std::numeric_limits<double>::infinity();
+        ValueId y = e.select(e.op(Prim::IsNan, {x}), e.number(x, limits[0]), x);
+        y = e.select(e.compare(Prim::Eq, x, inf), e.number(x, has_pos ? limits[1] : largest), y);
+        return e.select(e.compare(Prim::Eq, x, -inf), e.number(x, has_neg ? limits[2] : -largest),
+                        y);
+    });
+}
+template <Prim prim>
+void logical(Call& call) {
+    Operands operands = gather_operands({operand(call, "self"), operand(call, "other")});
+    std::vector<ValueId> values;
+    Emitter& e = call.emit();
+    for (const at::Tensor& t : operands.tensors) {
+        ValueId v = value_as(call, t, to_dtype(t.scalar_type()));
+        values.push_back(e.expand(e.convert(v, DType::Bool), operands.shape));
+    }
+    call.give(e.op(prim, values), operands.strides, operands.device);
+}
+void lower_clamp_min(Call& call) {
+    lower_pointwise(call, {operand(call, "self"), operand(call, "min")}, {},
+                    [](Emitter& e, auto v) { return e.op(Prim::Maximum, {v[0], v[1]}); });
+}
+void lower_clamp_max(Call& call) {
+    lower_pointwise(call, {operand(call, "self"), operand(call, "max")}, {},
+                    [](Emitter& e, auto v) { return e.op(Prim::Minimum, {v[0], v[1]}); });
+}
+void lower_clamp(Call& call) {
+    bool low = call.given("min"), high = call.given("max");
+    if (low && !high) return lower_clamp_min(call);
+    if (high && !low) return lower_clamp_max(call);
+    if (!low) throw UserError("clamp needs a bound");
+    lower_pointwise(call, {operand(call, "self"), operand(call, "min"), operand(call, "max")}, {},
+                    [](Emitter& e, auto v) { return e.op(Prim::Clamp, {v[0], v[1], v[2]}); });
+}
+void lower_logaddexp(Call& call, bool base2) {
+    lower_pointwise(call, {operand(call, "self"), operand(call, "other")}, {},
+                    [&](Emitter& e, auto v) {
+                        if (!is_float(e.dtype(v[0]))) throw NotSupported("logaddexp of integers");
+                        ValueId m = e.op(Prim::Maximum, {v[0], v[1]});
+                        ValueId d = e.op(Prim::Abs, {e.sub(v[0], v[1])});
+                        ValueId t = e.op(base2 ? Prim::Exp2 : Prim::Exp, {e.op(Prim::Neg, {d})});
+                        ValueId l = e.op(Prim::Log1p, {t});
+                        if (base2) l = e.mul(l, 1.4426950408889634);
+                        // Two equal infinities: their difference is NaN, the result is the infinity
+                        // itself.
+                        ValueId inf = e.op(Prim::IsInf, {v[0]});
+                        ValueId both = e.op(Prim::LogicalAnd, {inf, e.op(Prim::Eq, {v[0], v[1]})});
+                        return e.select(both, v[0], e.add(m, l));
+                    });
+}
+void lower_logaddexp_e(Call& call) { lower_logaddexp(call, false); }
+void lower_logaddexp_2(Call& call) { lower_logaddexp(call, true); }
+void lower_heaviside(Call& call) {
+    lower_pointwise(call, {operand(call, "self"), operand(call, "values")}, {.wide = false},
+                    [](Emitter& e, auto v) {
+                        ValueId step = e.convert(e.compare(Prim::Gt, v[0], 0), e.dtype(v[0]));
+                        return e.select(e.compare(Prim::Eq, v[0], 0), v[1], step);
+                    });
+}
+void lower_deg2rad(Call& call) {
+    lower_pointwise(call, {operand(call, "self")}, {.int_to_float = true},
+                    [](Emitter& e, auto v) { return e.mul(v[0], 0.017453292519943295); });
+}
+void lower_rad2deg(Call& call) {
+    lower_pointwise(call, {operand(call, "self")}, {.int_to_float = true},
+                    [](Emitter& e, auto v) { return e.mul(v[0], 57.29577951308232); });
+}
+void lower_complex(Call& call) {
+    lower_pointwise(call, {call.tensor("real"), call.tensor("imag")}, {.wide = false},
+                    [](Emitter& e, auto v) { return e.op(Prim::Complex, {v[0], v[1]}); });
+}
+
+}  // namespace
+
+std::span<const LoweringEntry> pointwise_lowerings() {
+    static constexpr LoweringEntry table[] = {
+        {"acos", unary_float<Prim::Acos>},
+        {"acosh", unary_float<Prim::Acosh>},
+        {"asin", unary_float<Prim::Asin>},
+        {"asinh", unary_float<Prim::Asinh>},
+        {"atan", unary_float<Prim::Atan>},
+        {"atanh", unary_float<Prim::Atanh>},
+        {"cos", unary_float<Prim::Cos>},
+        {"cosh", unary_float<Prim::Cosh>},
+        {"digamma", unary_float<Prim::Digamma>},
+        {"erf", unary_float<Prim::Erf>},
+        {"erfc", unary_float<Prim::Erfc>},
+        {"erfinv", unary_float<Prim::Erfinv>},
+        {"exp", unary_float<Prim::Exp>},
+        {"exp2", unary_float<Prim::Exp2>},
+        {"expm1", unary_float<Prim::Expm1>},
+        {"i0", unary_float<Prim::BesselI0>},
+        {"lgamma", unary_float<Prim::Lgamma>},
+        {"log", unary_float<Prim::Log>},
+        {"log10", unary_float<Prim::Log10>},
+        {"log1p", unary_float<Prim::Log1p>},
+        {"log2", unary_float<Prim::Log2>},
+        {"reciprocal", lower_reciprocal},
+        {"rsqrt", unary_float<Prim::Rsqrt>},
+        {"sigmoid", unary_float<Prim::Sigmoid>},
+        {"sin", unary_float<Prim::Sin>},
+        {"sinc", unary_float<Prim::Sinc>},
+        {"sinh", unary_float<Prim::Sinh>},
+        {"special_bessel_j0", unary_float<Prim::BesselJ0>},
+        {"special_bessel_j1", unary_float<Prim::BesselJ1>},
+        {"special_bessel_y0", unary_float<Prim::BesselY0>},
+        {"special_bessel_y1", unary_float<Prim::BesselY1>},
+        {"special_erfcx", unary_float<Prim::Erfcx>},
+        {"special_i0e", unary_float<Prim::BesselI0e>},
+        {"special_i1", unary_float<Prim::BesselI1>},
+        {"special_i1e", unary_float<Prim::BesselI1e>},
+        {"special_log_ndtr", unary_float<Prim::LogNdtr>},
+        {"special_modified_bessel_k0", unary_float<Prim::ModifiedBesselK0>},
+        {"special_modified_bessel_k1", unary_float<Prim::ModifiedBesselK1>},
+        {"special_ndtri", unary_float<Prim::Ndtri>},
+        {"special_spherical_bessel_j0", unary_float<Prim::SphericalBesselJ0>},
+        {"sqrt", unary_float<Prim::Sqrt>},
+        {"tan", unary_float<Prim::Tan>},
+        {"tanh", unary_float<Prim::Tanh>},
+        {"abs", lower_abs},
+        {"angle", lower_angle},
+        {"bitwise_not", unary_same<Prim::BitwiseNot>},
+        {"ceil", unary_rounding<Prim::Ceil>},
+        {"conj_physical", lower_conj_physical},
+        {"_conj_physical", lower_conj_physical},
+        {"floor", unary_rounding<Prim::Floor>},
+        {"frac", unary_same<Prim::Frac>},
+        {"neg", unary_same<Prim::Neg>},
+        {"positive", lower_identity},
+        {"relu", unary_same<Prim::Relu>},
+        {"round", lower_round},
+        {"sgn", lower_sign},
+        {"sign", lower_sign},
+        {"square", lower_square},
+        {"trunc", unary_rounding<Prim::Trunc>},
+        {"deg2rad", lower_deg2rad},
+        {"rad2deg", lower_rad2deg},
+        {"isfinite", unary_bool<Prim::IsFinite>},
+        {"isinf", unary_bool<Prim::IsInf>},
+        {"isnan", unary_bool<Prim::IsNan>},
+        {"isposinf", is_signed_infinity<1>},
+        {"isneginf", is_signed_infinity<-1>},
+        {"logical_not", unary_bool<Prim::LogicalNot>},
+        {"signbit", unary_bool<Prim::Signbit>},
+        {"logit", lower_logit},
+        {"nan_to_num", lower_nan_to_num},
+        {"polygamma", lower_polygamma},
+        {"add", lower_add},
+        {"sub", lower_sub},
+        {"rsub", lower_rsub},
+        {"mul", binary_same<Prim::Mul>},
+        {"div", lower_div},
+        {"floor_divide", binary_same<Prim::FloorDiv>},
+        {"fmod", binary_same<Prim::Fmod>},
+        {"remainder", binary_same<Prim::Remainder>},
+        {"pow", lower_pow},
+        {"atan2", binary_float<Prim::Atan2>},
+        {"copysign", binary_float<Prim::Copysign>},
+        {"hypot", binary_same<Prim::Hypot>},
+        {"nextafter", binary_same<Prim::Nextafter>},
+        {"maximum", binary_same<Prim::Maximum>},
+        {"minimum", binary_same<Prim::Minimum>},
+        {"fmax", binary_same<Prim::Fmax>},
+        {"fmin", binary_same<Prim::Fmin>},
+        {"gcd", binary_same<Prim::Gcd>},
+        {"lcm", binary_same<Prim::Lcm>},
+        {"igamma", binary_same<Prim::Igamma>},
+        {"igammac", binary_same<Prim::Igammac>},
+        {"xlogy", binary_float<Prim::Xlogy>},
+        {"special_xlog1py", binary_float<Prim::Xlog1py>},
+        {"special_zeta", binary_float<Prim::Zeta>},
+        {"bitwise_and", binary_same<Prim::BitwiseAnd>},
+        {"bitwise_or", binary_same<Prim::BitwiseOr>},
+        {"bitwise_xor", binary_same<Prim::BitwiseXor>},
+        {"bitwise_left_shift", binary_same<Prim::ShiftLeft>},
+        {"bitwise_right_shift", binary_same<Prim::ShiftRight>},
+        {"__lshift__", binary_same<Prim::ShiftLeft>},
+        {"__rshift__", binary_same<Prim::ShiftRight>},
+        {"logical_and", logical<Prim::LogicalAnd>},
+        {"logical_or", logical<Prim::LogicalOr>},
+        {"logical_xor", logical<Prim::LogicalXor>},
+        {"eq", compare<Prim::Eq>},
+        {"ne", compare<Prim::Ne>},
+        {"lt", compare<Prim::Lt>},
+        {"le", compare<Prim::Le>},
+        {"gt", compare<Prim::Gt>},
+        {"ge", compare<Prim::Ge>},
+        {"clamp", lower_clamp},
+        {"clamp_min", lower_clamp_min},
+        {"clamp_max", lower_clamp_max},
+        {"logaddexp", lower_logaddexp_e},
+        {"logaddexp2", lower_logaddexp_2},
+        {"heaviside", lower_heaviside},
+        {"complex", lower_complex},
+    };
+    return table;
+}
+
+}  // namespace ingot::trace

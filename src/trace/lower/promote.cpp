@@ -1,0 +1,80 @@
+// Promotion and broadcasting; see promote.h.
+#include "trace/lower/promote.h"
+
+#include <ATen/ScalarOps.h>
+#include <ATen/native/TypeProperties.h>
+#include <c10/core/DefaultDtype.h>
+
+namespace ingot::trace {
+
+c10::ScalarType common_type(std::span<const at::Tensor> operands) {
+    at::native::ResultTypeState state = {};
+    for (const at::Tensor& t : operands) state = at::native::update_result_type_state(t, state);
+    return at::native::result_type(state);
+}
+at::Tensor wrapped(const c10::Scalar& scalar) { return at::native::wrapped_scalar_tensor(scalar); }
+at::Tensor operand(const Call& call, std::string_view name) {
+    const c10::IValue& v = call.at(name);
+    return v.isTensor() ? v.toTensor() : wrapped(v.toScalar());
+}
+bool is_wrapped(const at::Tensor& tensor) {
+    return tensor.unsafeGetTensorImpl()->is_wrapped_number() &&
+           as_promise(tensor.unsafeGetTensorImpl()) == nullptr;
+}
+Layout layout_of(const at::Tensor& tensor) {
+    return {tensor.sizes().vec(), tensor.strides().vec()};
+}
+c10::ScalarType float_type(c10::ScalarType type) {
+    return c10::isIntegralType(type, true) ? c10::typeMetaToScalarType(c10::get_default_dtype())
+                                           : type;
+}
+
+ValueId value_as(Call& call, const at::Tensor& tensor, DType dtype) {
+    Emitter& e = call.emit();
+    if (is_wrapped(tensor)) return e.full(dtype, {}, cast_scalar(tensor.item(), dtype));
+    return e.convert(call.read(tensor), dtype);
+}
+
+Operands gather_operands(std::vector<at::Tensor> tensors) {
+    Operands out;
+    std::vector<Layout> layouts;
+    bool first = true;
+    for (const at::Tensor& t : tensors) {
+        out.shape = first ? t.sizes().vec() : broadcast_sizes(out.shape, t.sizes().vec());
+        first = false;
+        layouts.push_back(layout_of(t));
+        if (t.dim() > 0 || !t.device().is_cpu()) out.device = t.device();
+    }
+    out.strides = iterator_strides(out.shape, layouts);
+    out.tensors = std::move(tensors);
+    return out;
+}
+
+std::vector<ValueId> operand_values(Call& call, const Operands& operands, DType common,
+                                    DType compute) {
+    std::vector<ValueId> values;
+    for (const at::Tensor& t : operands.tensors) {
+        // A 0-dim operand does not pass through a reduced common type (TensorIterator hands kernels
+        // its original value).
+        ValueId v = t.dim() == 0 ? value_as(call, t, compute)
+                                 : call.emit().convert(value_as(call, t, common), compute);
+        values.push_back(call.emit().expand(v, operands.shape));
+    }
+    return values;
+}
+
+void lower_pointwise(Call& call, std::vector<at::Tensor> tensors, const PointwiseOptions& options,
+                     const Formula& formula) {
+    Operands operands = gather_operands(std::move(tensors));
+    c10::ScalarType type = common_type(operands.tensors);
+    if (options.int_to_float) type = float_type(type);
+    DType common = to_dtype(type);
+    DType compute = options.wide ? compute_type(common) : common;
+    std::vector<ValueId> values = operand_values(call, operands, common, compute);
+    ValueId result = formula(call.emit(), values);
+    if (!options.boolean && call.emit().dtype(result) == compute)
+        result = call.emit().convert(result, common);
+    call.give(result, operands.strides, operands.device);
+}
+
+}  // namespace ingot::trace

@@ -1,0 +1,48 @@
+// Operands of pointwise operators: promotion, broadcasting and the strides of the result, by
+// TensorIterator's rules.
+#pragma once
+#include <functional>
+
+#include "trace/lower/call.h"
+
+namespace ingot::trace {
+
+/// The type results of several operands have in eager (wrapped numbers and 0-dim tensors count
+/// less).
+c10::ScalarType common_type(std::span<const at::Tensor> operands);
+/// `scalar` as the wrapped number that eager would make of it.
+at::Tensor wrapped(const c10::Scalar& scalar);
+/// Argument `name` as a tensor; a number becomes a wrapped number.
+at::Tensor operand(const Call& call, std::string_view name);
+bool is_wrapped(const at::Tensor& tensor);
+Layout layout_of(const at::Tensor& tensor);
+/// The contents in `dtype`; wrapped numbers and 0-dim tensors go there from full precision.
+ValueId value_as(Call& call, const at::Tensor& tensor, DType dtype);
+/// float for integers and bool, otherwise the type itself.
+c10::ScalarType float_type(c10::ScalarType type);
+
+/// Broadcast operands and where the result goes.
+struct Operands {
+    std::vector<at::Tensor> tensors;
+    Ints shape;
+    Ints strides;  // of the result
+    c10::Device device = c10::kCPU;
+};
+Operands gather_operands(std::vector<at::Tensor> tensors);
+
+/// Values of the operands, converted to `common` and then to `compute` (equal, or f32 for reduced
+/// floats), broadcast to the result's shape.
+std::vector<ValueId> operand_values(Call& call, const Operands& operands, DType common,
+                                    DType compute);
+
+using Formula = std::function<ValueId(Emitter&, std::span<const ValueId>)>;
+struct PointwiseOptions {
+    bool int_to_float = false;  // integers are computed as the default float type
+    bool wide = true;           // reduced floats: the formula is computed in f32, rounded once
+    bool boolean = false;       // the result is bool, no rounding
+};
+/// The whole of a pointwise lowering: promote, broadcast, compute, round, give.
+void lower_pointwise(Call& call, std::vector<at::Tensor> tensors, const PointwiseOptions& options,
+                     const Formula& formula);
+
+}  // namespace ingot::trace

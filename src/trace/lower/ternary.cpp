@@ -1,0 +1,74 @@
+// Pointwise operators of three operands.
+#include "trace/lower/promote.h"
+
+namespace ingot::trace {
+
+namespace {
+
+void lower_where(Call& call) {
+    if (!call.given("self"))
+        throw NotSupported("where with one argument: the size depends on data");
+    at::Tensor condition = call.tensor("condition");
+    at::Tensor yes = operand(call, "self"), no = operand(call, "other");
+    Emitter& e = call.emit();
+    c10::ScalarType type = common_type(std::vector<at::Tensor>{yes, no});
+    std::vector<Layout> layouts{layout_of(condition), layout_of(yes), layout_of(no)};
+    Ints shape =
+        broadcast_sizes(broadcast_sizes(layouts[0].sizes, layouts[1].sizes), layouts[2].sizes);
+    ValueId c = e.convert(call.read(condition), DType::Bool);
+    ValueId y = value_as(call, yes, to_dtype(type)), n = value_as(call, no, to_dtype(type));
+    ValueId r = e.select(e.expand(c, shape), e.expand(y, shape), e.expand(n, shape));
+    call.give(r, iterator_strides(shape, layouts), condition.device());
+}
+
+/// self + value * a op b, in the compute type.
+void addc(Call& call, Prim prim) {
+    c10::Scalar value = call.number_or("value", 1);
+    lower_pointwise(call, {call.tensor("self"), call.tensor("tensor1"), call.tensor("tensor2")}, {},
+                    [&](Emitter& e, auto v) {
+                        ValueId scale =
+                            e.full(e.dtype(v[0]), e.sizes(v[0]), cast_scalar(value, e.dtype(v[0])));
+                        return e.add(v[0], e.op(prim, {e.mul(scale, v[1]), v[2]}));
+                    });
+}
+void lower_addcmul(Call& call) { addc(call, Prim::Mul); }
+void lower_addcdiv(Call& call) { addc(call, Prim::Div); }
+
+void lower_lerp(Call& call) {
+    lower_pointwise(call, {call.tensor("self"), call.tensor("end"), operand(call, "weight")}, {},
+                    [](Emitter& e, auto v) { return e.op(Prim::Lerp, {v[0], v[1], v[2]}); });
+}
+
+void lower_masked_fill(Call& call) {
+    at::Tensor self = call.tensor("self"), mask = call.tensor("mask");
+    at::Tensor value = operand(call, "value");
+    Emitter& e = call.emit();
+    Layout a = layout_of(self), m = layout_of(mask);
+    Ints shape = broadcast_sizes(a.sizes, m.sizes);
+    DType type = to_dtype(self.scalar_type());
+    ValueId x = e.expand(call.read(self), shape);
+    ValueId c = e.expand(e.convert(call.read(mask), DType::Bool), shape);
+    ValueId fill = e.expand(value_as(call, value, type), shape);
+    // The functional form clones the (expanded) operand and fills the copy.
+    Ints strides = shape == a.sizes ? preserved_strides(a) : contiguous(shape);
+    if (shape != a.sizes) {
+        std::size_t offset = shape.size() - a.sizes.size();
+        Layout wide{shape, Ints(shape.size(), 0)};
+        for (std::size_t i = 0; i < a.sizes.size(); ++i)
+            wide.strides[offset + i] = a.sizes[i] == 1 && shape[offset + i] != 1 ? 0 : a.strides[i];
+        strides = preserved_strides(wide);
+    }
+    call.give(e.select(c, fill, x), strides, self.device());
+}
+
+}  // namespace
+
+std::span<const LoweringEntry> ternary_lowerings() {
+    static constexpr LoweringEntry table[] = {
+        {"where", lower_where}, {"addcmul", lower_addcmul},         {"addcdiv", lower_addcdiv},
+        {"lerp", lower_lerp},   {"masked_fill", lower_masked_fill},
+    };
+    return table;
+}
+
+}  // namespace ingot::trace

@@ -1,0 +1,420 @@
+// View operators: metadata as eager computes them, contents as movement prims on the same storage.
+#include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
+
+#include <numeric>
+
+#include "trace/lower/call.h"
+
+namespace ingot::trace {
+
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// A view under construction: its metadata and its path.
+struct Viewer {
+    Call& call;
+    Promise& base;
+    ViewPath path;
+    Ints sizes, strides;
+    std::int64_t offset;
+    c10::ScalarType dtype;
+
+    Viewer(Call& c, const at::Tensor& t)
+        : call(c),
+          base(c.promise(t)),
+          path(base.view()),
+          sizes(base.sizes().vec()),
+          strides(base.strides().vec()),
+          offset(base.storage_offset()),
+          dtype(c10::typeMetaToScalarType(base.dtype())) {}
+
+    std::int64_t rank() const { return static_cast<std::int64_t>(sizes.size()); }
+    void step(Prim prim, Attrs attrs) {
+        path = call.state().extend(*base.cell(), path, prim, std::move(attrs));
+    }
+    void permute(const Ints& dims) {
+        Ints s, t;
+        bool identity = true;
+        for (std::size_t i = 0; i < dims.size(); ++i) {
+            s.push_back(sizes[at(dims[i])]);
+            t.push_back(strides[at(dims[i])]);
+            identity = identity && dims[i] == static_cast<std::int64_t>(i);
+        }
+        if (!identity) step(Prim::Permute, {{"dims", dims}});
+        sizes = s;
+        strides = t;
+    }
+    /// To sizes and strides that show the same elements in the same row-major order.
+    void reshape(Ints to_sizes_, Ints to_strides) {
+        if (to_sizes_ != sizes) step(Prim::Reshape, {{"sizes", to_sizes(to_sizes_)}});
+        sizes = std::move(to_sizes_);
+        strides = std::move(to_strides);
+    }
+    void slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t by) {
+        if (start != 0 || end != sizes[at(dim)] || by != 1) {
+            Ints starts(sizes.size(), 0), ends = sizes, steps(sizes.size(), 1);
+            starts[at(dim)] = start;
+            ends[at(dim)] = end;
+            steps[at(dim)] = by;
+            step(Prim::Slice,
+                 {{"starts", to_sizes(starts)}, {"ends", to_sizes(ends)}, {"steps", steps}});
+        }
+        offset += start * strides[at(dim)];
+        sizes[at(dim)] = (end - start + by - 1) / by;
+        strides[at(dim)] *= by;
+    }
+    void drop(std::int64_t dim) {
+        Ints s = sizes, t = strides;
+        s.erase(s.begin() + dim);
+        t.erase(t.begin() + dim);
+        reshape(std::move(s), std::move(t));
+    }
+    void select(std::int64_t dim, std::int64_t index) {
+        slice(dim, index, index + 1, 1);
+        drop(dim);
+    }
+    at::Tensor result() { return call.state().view_of(base, path, dtype, sizes, strides, offset); }
+    void give() { call.give(result()); }
+};
+
+void view_as_sizes(Call& call, const Ints& wanted) {
+    Viewer v(call, call.tensor("self"));
+    Ints to = at::infer_size(wanted, numel(v.sizes));
+    auto strides = at::detail::computeStride(c10::IntArrayRef(v.sizes), c10::IntArrayRef(v.strides),
+                                             c10::IntArrayRef(to));
+    if (!strides) throw UserError("view size is not compatible with the tensor's size and stride");
+    v.reshape(to, Ints(strides->begin(), strides->end()));
+    v.give();
+}
+void view_dtype(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    c10::ScalarType to = *call.scalar_type("dtype");
+    if (to == v.dtype) return v.give();
+    DType from = to_dtype(v.dtype), type = to_dtype(to);
+    if (bytes(from) == bytes(type) && !is_complex(from) && !is_complex(type)) {
+        v.step(Prim::Bitcast, {{"dtype", type}});
+        v.dtype = to;
+        return v.give();
+    }
+    throw NotSupported("a view as a type of another width");
+}
+void lower_view(Call& call) {
+    if (call.overload() == "dtype") return view_dtype(call);
+    view_as_sizes(call, call.ints("size"));
+}
+void lower_reshape_alias(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    v.reshape(call.ints("size"), call.ints("stride"));
+    v.give();
+}
+void lower_permute(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    Ints dims = wrap_dims(call.ints("dims"), v.rank());
+    if (static_cast<std::int64_t>(dims.size()) != v.rank())
+        throw UserError("permute names another number of dims");
+    v.permute(dims);
+    v.give();
+}
+void swap_dims(Call& call, std::int64_t a, std::int64_t b) {
+    Viewer v(call, call.tensor("self"));
+    if (v.rank() > 0) {
+        Ints dims(v.sizes.size());
+        std::iota(dims.begin(), dims.end(), 0);
+        std::swap(dims[at(wrap_dim(a, v.rank()))], dims[at(wrap_dim(b, v.rank()))]);
+        v.permute(dims);
+    }
+    v.give();
+}
+void lower_transpose(Call& call) { swap_dims(call, call.integer("dim0"), call.integer("dim1")); }
+void lower_t(Call& call) {
+    std::int64_t rank = call.tensor("self").dim();
+    if (rank > 2) throw UserError("t() needs at most two dims");
+    swap_dims(call, 0, rank < 2 ? 0 : 1);
+}
+void lower_alias(Call& call) { Viewer(call, call.tensor("self")).give(); }
+
+void lower_expand(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    Ints to = call.ints("size");
+    if (to.size() < v.sizes.size()) throw UserError("expand to fewer dims");
+    std::size_t shift = to.size() - v.sizes.size();
+    Ints strides(to.size(), 0), dims, spread = to;
+    bool same = shift == 0;
+    for (std::size_t i = to.size(); i-- > 0;) {
+        if (i < shift) {
+            if (to[i] < 0) throw UserError("expand: -1 for a new dim");
+            strides[i] = i + 1 < to.size() ? spread[i + 1] * strides[i + 1] : 1;
+            if (to[i] != 1) strides[i] = 0;
+            continue;
+        }
+        std::int64_t size = v.sizes[i - shift];
+        if (to[i] == -1) to[i] = spread[i] = size;
+        if (size != to[i] && size != 1) throw UserError("expand: sizes do not match");
+        strides[i] = size == to[i] ? v.strides[i - shift] : 0;
+        same = same && size == to[i];
+    }
+    for (std::size_t i = 0; i < v.sizes.size(); ++i)
+        dims.push_back(static_cast<std::int64_t>(i + shift));
+    bool only_ones = numel(to) == numel(v.sizes);
+    if (!same && only_ones) {
+        v.reshape(to, strides);  // keeps writes through the view possible
+    } else if (!same) {
+        v.step(Prim::Broadcast, {{"sizes", to_sizes(to)}, {"dims", dims}});
+        v.sizes = to;
+        v.strides = strides;
+    }
+    v.give();
+}
+
+/// Sizes and strides without the dims of size 1 that are listed (all when `dims` is empty).
+void squeeze(Viewer& v, const Ints& dims, bool all) {
+    Ints s, t;
+    for (std::int64_t d = 0; d < v.rank(); ++d) {
+        bool named = all || std::find(dims.begin(), dims.end(), d) != dims.end();
+        if (named && v.sizes[at(d)] == 1) continue;
+        s.push_back(v.sizes[at(d)]);
+        t.push_back(v.strides[at(d)]);
+    }
+    v.reshape(std::move(s), std::move(t));
+}
+void lower_squeeze(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    bool all = !call.given("dim");
+    if (v.rank() > 0) squeeze(v, all ? Ints{} : wrap_dims(call.ints("dim"), v.rank()), all);
+    v.give();
+}
+void lower_unsqueeze(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    std::int64_t d = wrap_dim(call.integer("dim"), v.rank() + 1);
+    Ints s = v.sizes, t = v.strides;
+    std::int64_t stride = d < v.rank() ? v.sizes[at(d)] * v.strides[at(d)] : 1;
+    s.insert(s.begin() + d, 1);
+    t.insert(t.begin() + d, stride);
+    v.reshape(std::move(s), std::move(t));
+    v.give();
+}
+void lower_select(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    std::int64_t d = wrap_dim(call.integer("dim"), v.rank()), i = call.integer("index");
+    if (v.rank() == 0) throw UserError("select of a 0-dim tensor");
+    std::int64_t n = v.sizes[at(d)];
+    if (i < -n || i >= n) throw UserError("select: the index is out of range");
+    v.select(d, i < 0 ? i + n : i);
+    v.give();
+}
+void lower_slice(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    std::int64_t d = wrap_dim(call.integer_or("dim", 0), v.rank());
+    if (v.rank() == 0) throw UserError("slice of a 0-dim tensor");
+    std::int64_t n = v.sizes[at(d)], step = call.integer_or("step", 1);
+    std::int64_t start = call.integer_or("start", 0), end = call.integer_or("end", n);
+    if (step <= 0) throw UserError("slice: the step must be positive");
+    if (start < 0) start += n;
+    if (end < 0) end += n;
+    start = std::clamp<std::int64_t>(start, 0, n);
+    end = std::clamp<std::int64_t>(end, start, n);
+    v.slice(d, start, end, step);
+    v.give();
+}
+std::vector<at::Tensor> parts(Call& call, std::int64_t d, const Ints& lengths) {
+    std::vector<at::Tensor> out;
+    std::int64_t start = 0;
+    for (std::int64_t n : lengths) {
+        Viewer v(call, call.tensor("self"));
+        v.slice(d, start, start + n, 1);
+        out.push_back(v.result());
+        start += n;
+    }
+    return out;
+}
+void lower_split(Call& call) {
+    at::Tensor self = call.tensor("self");
+    if (self.dim() == 0) throw UserError("split of a 0-dim tensor");
+    std::int64_t d = wrap_dim(call.integer_or("dim", 0), self.dim());
+    std::int64_t n = self.size(d), length = call.ints("split_size")[0];
+    if (length < 0 || (length == 0 && n != 0)) throw UserError("split: bad size");
+    Ints lengths;
+    for (std::int64_t left = n; left > 0; left -= length) lengths.push_back(std::min(left, length));
+    if (n == 0) lengths.push_back(0);
+    call.give(parts(call, d, lengths));
+}
+void lower_split_with_sizes(Call& call) {
+    at::Tensor self = call.tensor("self");
+    std::int64_t d = wrap_dim(call.integer_or("dim", 0), self.dim());
+    Ints lengths = call.ints("split_sizes");
+    if (std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}) != self.size(d))
+        throw UserError("split_with_sizes: the sizes do not add up");
+    call.give(parts(call, d, lengths));
+}
+void lower_unbind(Call& call) {
+    at::Tensor self = call.tensor("self");
+    std::int64_t d = wrap_dim(call.integer_or("dim", 0), self.dim());
+    std::vector<at::Tensor> out;
+    for (std::int64_t i = 0; i < self.size(d); ++i) {
+        Viewer v(call, self);
+        v.select(d, i);
+        out.push_back(v.result());
+    }
+    call.give(std::move(out));
+}
+void lower_diagonal(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    std::int64_t a = wrap_dim(call.integer_or("dim1", 0), v.rank());
+    std::int64_t b = wrap_dim(call.integer_or("dim2", 1), v.rank());
+    std::int64_t offset = call.integer_or("offset", 0);
+    std::int64_t length = offset >= 0 ? std::min(v.sizes[at(a)], v.sizes[at(b)] - offset)
+                                      : std::min(v.sizes[at(a)] + offset, v.sizes[at(b)]);
+    length = std::max<std::int64_t>(length, 0);
+    if (length > 0)
+        v.offset += offset >= 0 ? offset * v.strides[at(b)] : -offset * v.strides[at(a)];
+    v.step(Prim::Diagonal, {{"dim1", a}, {"dim2", b}, {"offset", offset}});
+    std::int64_t stride = v.strides[at(a)] + v.strides[at(b)];
+    for (std::int64_t d : {std::max(a, b), std::min(a, b)}) {
+        v.sizes.erase(v.sizes.begin() + d);
+        v.strides.erase(v.strides.begin() + d);
+    }
+    v.sizes.push_back(length);
+    v.strides.push_back(stride);
+    v.give();
+}
+
+/// as_strided counts in the storage: on the base, first permuted to the order of its storage.
+void lower_as_strided(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    Ints sizes = call.ints("size"), strides = call.ints("stride");
+    std::int64_t offset = call.integer_or("storage_offset", v.offset);
+    if (sizes == v.sizes && strides == v.strides && offset == v.offset) return v.give();
+    const Cell& cell = *v.base.cell();
+    if (cell.dtype != v.dtype) throw NotSupported("as_strided of a view as another type");
+    if (!is_dense({cell.sizes, cell.strides}))
+        throw NotSupported("as_strided of a storage with gaps");
+    std::int64_t last = offset - cell.offset;
+    for (std::size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
+    if (numel(sizes) > 0 && (offset < cell.offset || last >= numel(cell.sizes)))
+        throw NotSupported("as_strided beyond the known part of a storage");
+    v.path = nullptr;
+    if (!is_contiguous({cell.sizes, cell.strides})) {
+        Ints order(cell.sizes.size());
+        std::iota(order.begin(), order.end(), 0);
+        std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+            return cell.strides[at(a)] > cell.strides[at(b)];
+        });
+        v.step(Prim::Permute, {{"dims", order}});
+    }
+    v.step(Prim::AsStrided, {{"sizes", to_sizes(sizes)},
+                             {"strides", to_sizes(strides)},
+                             {"offset", Expr(offset - cell.offset)}});
+    v.sizes = sizes;
+    v.strides = strides;
+    v.offset = offset;
+    v.give();
+}
+void lower_unfold(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    std::int64_t d = wrap_dim(call.integer("dimension"), v.rank());
+    std::int64_t size = call.integer("size"), step = call.integer("step");
+    if (v.rank() == 0) throw NotSupported("unfold of a 0-dim tensor");
+    std::int64_t n = v.sizes[at(d)];
+    if (size > n || step <= 0) throw UserError("unfold: bad size or step");
+    v.step(Prim::Window, {{"dims", Ints{d}},
+                          {"sizes", to_sizes(Ints{size})},
+                          {"steps", Ints{step}},
+                          {"dilations", Ints{1}}});
+    v.sizes.push_back(size);
+    v.strides.push_back(v.strides[at(d)]);
+    v.sizes[at(d)] = (n - size) / step + 1;
+    v.strides[at(d)] *= step;
+    v.give();
+}
+void lower_view_as_real(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    v.step(Prim::ViewAsReal, {});
+    for (std::int64_t& s : v.strides) s *= 2;
+    v.sizes.push_back(2);
+    v.strides.push_back(1);
+    v.offset *= 2;
+    v.dtype = c10::toRealValueType(v.dtype);
+    v.give();
+}
+void lower_view_as_complex(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    if (v.rank() == 0 || v.sizes.back() != 2 || v.strides.back() != 1)
+        throw UserError("view_as_complex needs a last dim of 2 with stride 1");
+    v.step(Prim::ViewAsComplex, {});
+    v.sizes.pop_back();
+    v.strides.pop_back();
+    for (std::int64_t& s : v.strides) {
+        if (s % 2 != 0) throw UserError("view_as_complex: odd strides");
+        s /= 2;
+    }
+    v.offset /= 2;
+    v.dtype = c10::toComplexType(v.dtype);
+    v.give();
+}
+/// Conjugation is done when read; the promise carries no lazy bit.
+void lower_conj(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    if (c10::isComplexType(v.dtype)) v.step(Prim::Conj, {});
+    v.give();
+}
+void lower_neg_view(Call& call) {
+    Viewer v(call, call.tensor("self"));
+    v.step(Prim::Neg, {});
+    v.give();
+}
+
+/// transpose_ and its like: the tensor itself becomes the view.
+template <void (*make)(Call&)>
+void in_place(Call& call) {
+    make(call);
+    at::Tensor view = call.results().back().value.toTensor(), self = call.tensor("self");
+    Promise& p = call.promise(self);
+    Promise& q = call.promise(view);
+    if (p.cell()->input >= 0 && (p.sizes() != q.sizes() || p.strides() != q.strides()))
+        throw NotSupported("an input's sizes change in place");
+    p.become(q.cell(), q.view(), q.sizes(), q.strides(), q.storage_offset());
+    call.results().clear();
+    call.give(self);
+}
+
+}  // namespace
+
+std::span<const LoweringEntry> view_lowerings() {
+    static constexpr LoweringEntry table[] = {
+        {"view", lower_view},
+        {"_unsafe_view", lower_view},
+        {"_reshape_alias", lower_reshape_alias},
+        {"permute", lower_permute},
+        {"transpose", lower_transpose},
+        {"t", lower_t},
+        {"alias", lower_alias},
+        {"detach", lower_alias},
+        {"lift", lower_alias},
+        {"expand", lower_expand},
+        {"squeeze", lower_squeeze},
+        {"unsqueeze", lower_unsqueeze},
+        {"select", lower_select},
+        {"slice", lower_slice},
+        {"split", lower_split},
+        {"split_with_sizes", lower_split_with_sizes},
+        {"unbind", lower_unbind},
+        {"diagonal", lower_diagonal},
+        {"as_strided", lower_as_strided},
+        {"unfold", lower_unfold},
+        {"view_as_real", lower_view_as_real},
+        {"view_as_complex", lower_view_as_complex},
+        {"_conj", lower_conj},
+        {"_neg_view", lower_neg_view},
+        {"transpose_", in_place<lower_transpose>},
+        {"t_", in_place<lower_t>},
+        {"squeeze_", in_place<lower_squeeze>},
+        {"unsqueeze_", in_place<lower_unsqueeze>},
+        {"as_strided_", in_place<lower_as_strided>},
+        {"detach_", in_place<lower_alias>},
+    };
+    return table;
+}
+
+}  // namespace ingot::trace

@@ -1,0 +1,77 @@
+// Promises: tensors with metadata and autograd keys but no data.
+//
+// A promise's contents are described by its cell (one per storage: the current value of the tensor
+// that first owned the storage) and a chain of views from there. To PyTorch a promise is an
+// ordinary dense CPU or CUDA tensor whose storage may not be touched: autograd, detach, set_data
+// and version counters work on it as on any other.
+#pragma once
+#include <c10/core/TensorImpl.h>
+
+#include <memory>
+
+#include "ir/graph.h"
+#include "trace/dtypes.h"
+
+namespace ingot::trace {
+
+class RecorderState;
+
+/// One storage while recording. `value` is the base tensor's current contents; every write makes a
+/// new value and counts the generation up.
+struct Cell {
+    const RecorderState* owner = nullptr;
+    ValueId value = kNone;
+    std::uint64_t generation = 0;
+    std::int32_t input = -1;     // the graph input it stands for
+    bool shares_memory = false;  // another input overlaps it: writes cannot be followed
+    c10::ScalarType dtype = c10::kFloat;
+    Ints sizes, strides;      // of the base tensor
+    std::int64_t offset = 0;  // storage offset of the base tensor
+};
+
+/// A view: `prim` (a movement prim with `attrs`) of its parent. The root has parent nullptr and
+/// stands for the base itself; it is not stored (a null pointer).
+struct View {
+    std::shared_ptr<const View> parent;
+    Prim prim;
+    Attrs attrs;
+    Type type;  // of the result
+    // What reading gave, while the cell has that generation.
+    mutable ValueId cached = kNone;
+    mutable std::uint64_t cached_generation = 0;
+};
+using ViewPath = std::shared_ptr<const View>;
+
+class Promise final : public c10::TensorImpl {
+  public:
+    Promise(std::shared_ptr<Cell> cell, ViewPath view, c10::ScalarType dtype, c10::Device device,
+            c10::IntArrayRef sizes, c10::IntArrayRef strides, std::int64_t offset);
+
+    const std::shared_ptr<Cell>& cell() const { return cell_; }
+    const ViewPath& view() const { return view_; }
+    /// Makes this promise look at other contents (transpose_, resize_, set_data).
+    void become(std::shared_ptr<Cell> cell, ViewPath view, c10::IntArrayRef sizes,
+                c10::IntArrayRef strides, std::int64_t offset);
+
+    c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(
+        const c10::VariableVersion& version_counter,
+        bool allow_tensor_metadata_change) const override;
+    c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(
+        c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const override;
+    void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
+
+  private:
+    template <class Version>
+    c10::intrusive_ptr<TensorImpl> copy_detached(Version&& version, bool allow) const;
+
+    std::shared_ptr<Cell> cell_;
+    ViewPath view_;
+};
+
+/// The promise behind `impl`, or nullptr for a real tensor (also for a promise that was filled).
+inline Promise* as_promise(c10::TensorImpl* impl) {
+    auto* p = dynamic_cast<Promise*>(impl);
+    return p != nullptr && p->cell() != nullptr ? p : nullptr;
+}
+
+}  // namespace ingot::trace

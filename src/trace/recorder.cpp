@@ -1,0 +1,152 @@
+// The session: dispatching operators to lowerings, decompositions or extern calls; see recorder.h.
+#include "trace/recorder.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "trace/lower/call.h"
+#include "trace/mode.h"
+#include "trace/recorder_state.h"
+
+namespace ingot::trace {
+
+namespace {
+
+/// Calls made while this is alive do not come back to the recorder.
+struct Unrecorded {
+    c10::impl::ExcludeDispatchKeyGuard guard{
+        c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
+};
+
+bool is_written(const c10::Argument& a) {
+    return a.alias_info() != nullptr && a.alias_info()->isWrite();
+}
+
+bool has_out(const c10::FunctionSchema& schema) {
+    return std::any_of(schema.arguments().begin(), schema.arguments().end(),
+                       [](const c10::Argument& a) { return a.kwarg_only() && is_written(a); });
+}
+
+/// Stores a lowering's result in the tensor an in-place or out= operator names.
+void store(Call& call, const Call::Result& result, const at::Tensor& target, bool resizes) {
+    Emitter& e = call.emit();
+    ValueId value = result.fresh != kNone ? result.fresh : call.read(result.value.toTensor());
+    if (!c10::canCast(to_scalar_type(e.dtype(value)), target.scalar_type()))
+        throw UserError("the result type cannot be cast to the output's type");
+    Ints sizes = e.sizes(value);
+    if (target.sizes() != c10::IntArrayRef(sizes)) {
+        if (!resizes || target.numel() != 0) throw NotSupported("an output tensor of another size");
+        ValueId typed = e.convert(value, to_dtype(target.scalar_type()));
+        at::Tensor fresh = call.state().fresh(
+            typed, result.strides.size() == sizes.size() ? result.strides : contiguous(sizes),
+            target.device());
+        Promise& p = call.promise(target);
+        if (p.cell()->input >= 0) throw NotSupported("an input is resized");
+        Promise& q = call.promise(fresh);
+        p.become(q.cell(), q.view(), q.sizes(), q.strides(), 0);
+        return;
+    }
+    call.write(target, value);
+}
+
+}  // namespace
+
+void RecorderState::log_call(const c10::OperatorHandle& op, std::vector<c10::IValue> arguments,
+                             const torch::jit::Stack& stack) {
+    std::size_t n = op.schema().returns().size();
+    log.push_back(
+        {op, std::move(arguments), {stack.end() - static_cast<std::ptrdiff_t>(n), stack.end()}});
+}
+
+bool RecorderState::lower(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    const c10::FunctionSchema& schema = op.schema();
+    std::string_view name = schema.operator_name().name;
+    Lowering lowering = find_lowering(name);
+    bool in_place = false;
+    if (lowering == nullptr && name.ends_with('_') && !name.ends_with("__")) {
+        lowering = find_lowering(name.substr(0, name.size() - 1));
+        in_place = true;
+    }
+    if (lowering == nullptr) return false;
+    std::size_t count = schema.arguments().size();
+    std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(count),
+                                       stack.end());
+    bool out = has_out(schema);
+    std::vector<at::Tensor> targets;
+    if (in_place || out)
+        for (std::size_t i = 0; i < count; ++i)
+            if (is_written(schema.arguments()[i])) {
+                if (!arguments[i].isTensor()) return false;  // tensor lists: decomposed
+                targets.push_back(arguments[i].toTensor());
+            }
+    Unrecorded unrecorded;
+    Call call(*this, op, arguments);
+    if (!targets.empty()) call.target = targets[0];
+    lowering(call);
+    std::vector<Call::Result>& results = call.results();
+    torch::jit::drop(stack, count);
+    if (!targets.empty()) {
+        check(results.size() >= targets.size(), "a lowering gives fewer results than its operator");
+        for (std::size_t i = 0; i < targets.size(); ++i) store(call, results[i], targets[i], out);
+        for (std::size_t i = 0; i < schema.returns().size(); ++i) stack.emplace_back(targets[i]);
+    } else {
+        check(results.size() == schema.returns().size(),
+              "a lowering gives another number of results than its operator");
+        for (Call::Result& r : results) {
+            if (r.fresh != kNone)
+                stack.emplace_back(fresh(r.fresh, r.strides, r.device));
+            else
+                stack.push_back(std::move(r.value));
+        }
+    }
+    log_call(op, std::move(arguments), stack);
+    return true;
+}
+
+void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    try {
+        const auto& id = op.schema().operator_name();
+        origin = id.overload_name.empty() ? id.name : id.name + "." + id.overload_name;
+        if (lower(op, stack)) return;
+        for (auto key : {c10::DispatchKey::CompositeImplicitAutograd,
+                         c10::DispatchKey::CompositeExplicitAutogradNonFunctional,
+                         c10::DispatchKey::CompositeExplicitAutograd}) {
+            if (!op.hasKernelForDispatchKey(key)) continue;
+            if (depth_ > 40) throw NotSupported(origin + ": a decomposition without end");
+            struct Depth {
+                int& depth;
+                explicit Depth(int& d) : depth(d) { ++depth; }
+                ~Depth() { --depth; }
+            } deeper(depth_);
+            op.callBoxedForDispatchKey(key, stack);
+            return;
+        }
+        record_extern(op, stack);
+    } catch (const std::exception& e) {
+        if (!failure) {
+            std::string what = e.what();
+            failure = op.schema().operator_name().name + ": " + what.substr(0, what.find('\n'));
+        }
+        throw;
+    }
+}
+
+Recorder::Recorder() : state_(std::make_unique<RecorderState>()) {}
+Recorder::~Recorder() = default;
+
+at::Tensor Recorder::add_input(const at::Tensor& real, bool frozen, std::string name) {
+    return state_->add_input(real, frozen, std::move(name), false);
+}
+Recorder::Scope::Scope(Recorder& recorder) { push_mode(*recorder.state_); }
+Recorder::Scope::~Scope() { pop_mode(); }
+Recording Recorder::finish(std::span<const at::Tensor> outputs) { return state_->finish(outputs); }
+const std::optional<std::string>& Recorder::failure() const { return state_->failure; }
+bool Recorder::owns(const at::Tensor& tensor) const {
+    if (!tensor.defined()) return false;
+    Promise* p = as_promise(tensor.unsafeGetTensorImpl());
+    return p != nullptr && p->cell()->owner == state_.get();
+}
+bool is_promise(const at::Tensor& tensor) {
+    return tensor.defined() && as_promise(tensor.unsafeGetTensorImpl()) != nullptr;
+}
+
+}  // namespace ingot::trace

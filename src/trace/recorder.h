@@ -1,0 +1,141 @@
+// A recording: what a stretch of a PyTorch program does to tensors, as a graph of prims.
+//
+// Flow: the caller makes a Recorder, turns its real inputs into promises (tensors without data),
+// opens a Scope and runs the program on them. Every operator below autograd and autocast reaches
+// the recorder (mode.h), is logged, lowered to prims (lower/) and answered with promises. Views and
+// in-place operators become functional there, per storage (functional.h). finish() hands over the
+// graph with everything a runtime needs to give the caller eager's outputs: recipes for aliasing,
+// the operators that stay calls (externs), and the log of ATen calls, which can be replayed.
+//
+// Cost: 2 to 20 µs per operator; no arithmetic is done, no storage allocated.
+//
+// A program that cannot be recorded raises NotSupported through PyTorch's frames. Python's argument
+// parser turns that into a RuntimeError, so the recorder also keeps it: see failure().
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace ingot::trace {
+
+/// A tensor argument of a recorded call: arguments[argument] (element >= 0: of that list) is
+/// operand `operand` of the ExternCall node.
+struct TensorSlot {
+    int argument = 0;
+    int element = -1;
+    int operand = 0;
+};
+
+/// An ATen operator that stays a call. Node attribute `index` of an ExternCall names its entry.
+struct ExternCallee {
+    /// Which returned tensor, or which written operand, a result of the node is.
+    struct Result {
+        bool operand = false;  // true: operand `index` as it is after the call
+        int index = 0;         // otherwise the index-th returned tensor, lists flattened
+    };
+    c10::OperatorHandle op;
+    std::vector<c10::IValue> arguments;  // tensors left out (None; lists keep their length)
+    std::vector<TensorSlot> slots;
+    std::vector<int> written;     // operands the call writes: the host hands it copies of them
+    std::vector<Result> results;  // by result of the node
+    /// Strides of each result as eager would give them (in elements).
+    std::vector<Sizes> result_strides;
+    /// Strides the operands had while recording; the host may hand over any others.
+    std::vector<Sizes> operand_strides;
+};
+
+/// How the caller gets output i of the recorded function.
+struct OutputRecipe {
+    enum class Kind {
+        Graph,        // graph output `index`
+        Input,        // the very tensor given as graph input `index`
+        ViewOfInput,  // as_strided of input `index`; the offset counts from that input's offset
+        ViewOfGraph,  // as_strided of graph output `index` (which may be no output of its own)
+        Same,         // the same tensor object as output `index`
+        None,         // no tensor was given
+    };
+    Kind kind = Kind::None;
+    std::int32_t index = -1;
+    Sizes sizes, strides;  // views only, in elements
+    Expr offset;
+};
+
+/// One ATen call as it was recorded. Tensors in `arguments` and `results` are the promises (or real
+/// tensors) of that time; equal TensorImpl pointers mean the same tensor.
+struct LoggedCall {
+    c10::OperatorHandle op;
+    std::vector<c10::IValue> arguments;
+    std::vector<c10::IValue> results;
+};
+
+/// One tensor that enters the graph.
+struct InputSource {
+    at::Tensor promise;   // the promise that stood for it
+    at::Tensor captured;  // defined: a tensor the program found by itself (a buffer, a constant too
+                          // large to embed); undefined: given to add_input, in order
+};
+
+struct Recording {
+    Graph graph;
+    std::vector<InputSource> inputs;    // by graph input
+    std::vector<OutputRecipe> outputs;  // by output given to finish(), in order
+    std::vector<ExternCallee> externs;
+    std::vector<LoggedCall> log;
+    /// For graph outputs that are new contents of an input: nothing more to do than to write them
+    /// and to bump the input's version.
+    bool uses_random = false;  // some extern call draws from a generator
+};
+
+class RecorderState;  // recorder_state.h: what lowerings see
+
+/// One recording session. Used from one thread at a time.
+class Recorder {
+  public:
+    Recorder();
+    ~Recorder();
+    Recorder(const Recorder&) = delete;
+    Recorder& operator=(const Recorder&) = delete;
+
+    /// A promise that stands for `real` (only its metadata is read). Graph inputs are numbered in
+    /// the order of these calls; all come before the first captured tensor if all are made before
+    /// recording starts. `frozen`: a parameter or buffer. The same TensorImpl given twice gives the
+    /// same promise and no second graph input. Throws NotSupported for layouts other than strided,
+    /// subclasses and quantised types.
+    at::Tensor add_input(const at::Tensor& real, bool frozen, std::string name);
+
+    /// Records on this thread from construction to destruction. Scopes nest.
+    class Scope {
+      public:
+        explicit Scope(Recorder& recorder);
+        ~Scope();
+        Scope(const Scope&) = delete;
+        Scope& operator=(const Scope&) = delete;
+    };
+
+    /// Ends the recording. `outputs`: what the program returned (undefined tensors: Kind::None);
+    /// promises, or real tensors that were never touched (captured as they are).
+    Recording finish(std::span<const at::Tensor> outputs);
+
+    /// The reason why recording failed, if it did: the message of the first NotSupported (or other
+    /// exception) that was thrown through PyTorch's frames.
+    const std::optional<std::string>& failure() const;
+
+    /// Whether `tensor` is a promise of this recorder.
+    bool owns(const at::Tensor& tensor) const;
+
+  private:
+    std::unique_ptr<RecorderState> state_;
+};
+
+/// Whether `tensor` is a promise of any recorder.
+bool is_promise(const at::Tensor& tensor);
+
+}  // namespace ingot::trace

@@ -1,0 +1,67 @@
+// What a recording session knows while it runs: the graph, the promises' cells, the log.
+//
+// Lowerings see it through Call (lower/call.h); the caller through Recorder (recorder.h).
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "trace/promise.h"
+#include "trace/recorder.h"
+
+namespace ingot::trace {
+
+class RecorderState {
+  public:
+    Graph graph;
+    std::vector<InputSource> inputs;
+    std::vector<ExternCallee> externs;
+    std::vector<LoggedCall> log;
+    std::optional<std::string> failure;
+    bool uses_random = false;
+    std::string origin;  // of the operator in progress
+
+    /// One operator from the dispatcher: replaces its arguments on the stack by its results.
+    void dispatch(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+
+    // ---- tensors (functional.cpp) ----
+    /// A promise for a real tensor, as a new graph input.
+    at::Tensor add_input(const at::Tensor& real, bool frozen, std::string name, bool captured);
+    /// The promise of `tensor`; a real tensor becomes a captured input.
+    Promise& promise(const at::Tensor& tensor);
+    /// The tensor's contents now.
+    ValueId read(const at::Tensor& tensor);
+    ValueId read(const Promise& promise) { return read(*promise.cell(), promise.view()); }
+    /// Makes `value` (of the promise's type) its contents, seen by all that share its storage.
+    void write(const Promise& promise, ValueId value);
+    /// A promise of a new storage that holds `value`, laid out with `strides`.
+    at::Tensor fresh(ValueId value, const Ints& strides, c10::Device device);
+    /// A promise on `base`'s storage, seen through `path` (nullptr: the cell's base).
+    at::Tensor view_of(const Promise& base, ViewPath path, c10::ScalarType dtype,
+                       c10::IntArrayRef sizes, c10::IntArrayRef strides, std::int64_t offset);
+    /// `path` (of `cell`) and one more step. Result type follows from the prim's rule.
+    ViewPath extend(const Cell& cell, const ViewPath& path, Prim prim, Attrs attrs);
+    /// The type of what `path` shows.
+    const Type& type_of(const Cell& cell, const ViewPath& path) const;
+
+    Recording finish(std::span<const at::Tensor> outputs);
+
+  private:
+    friend class Recorder;
+    ValueId read(const Cell& cell, const ViewPath& path);
+    void write(Cell& cell, const View& view, ValueId value);
+    void record_extern(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+    bool lower(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+    void log_call(const c10::OperatorHandle& op, std::vector<c10::IValue> arguments,
+                  const torch::jit::Stack& stack);
+
+    std::unordered_map<c10::TensorImpl*, at::Tensor> captured_;  // real tensor to promise
+    std::vector<at::Tensor> kept_;                    // real tensors whose addresses captured_ uses
+    std::vector<std::shared_ptr<Cell>> input_cells_;  // by graph input
+    int depth_ = 0;                                   // of decompositions in progress
+};
+
+}  // namespace ingot::trace
