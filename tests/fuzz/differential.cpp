@@ -155,7 +155,9 @@ double kernel_tolerance(DType t) {
 
 std::vector<Tensor> run_code(const Graph& graph, const std::vector<Tensor>& inputs, bool each) {
     Graph copy = graph;
-    Plan plan = schedule(run_passes(std::move(copy), pass_context()), ScheduleOptions{});
+    ScheduleOptions options;
+    options.generate_contraction = [](const Kernel&) { return true; };
+    Plan plan = schedule(run_passes(std::move(copy), pass_context()), options);
     const PlanCode code(plan);
     testing::PlanRunner runner(plan, no_symbols);
     runner.run_kernel = [&](std::int32_t kernel, std::span<void* const> buffers,
