@@ -283,8 +283,42 @@ class Fuser {
             a.map[i] = new_var(group.vars, a.extents[i], outer);
         }
         set_position(a);
+        group.contiguous = contiguous_variable(a, a.map);
         a.group = static_cast<std::uint32_t>(f_.groups.size());
         f_.groups.push_back(std::move(group));
+    }
+
+    // The group's variable along which `a` (standing at `map`) stores to neighbouring elements, or,
+    // a reduction, reads them; 0 where there is none.
+    Expr contiguous_variable(const Anchor& a, const Sizes& map) const {
+        auto symbol = [](Expr e) { return e.is_symbol() ? e : Expr(0); };
+        if (!a.reduces) {
+            const Sizes& strides = layouts_.strides(a.target);
+            for (std::size_t d = 0; d < map.size(); ++d)
+                if (strides[d].is(1) && !map[d].is_constant()) return symbol(map[d]);
+            return 0;
+        }
+        for (const Read& r : a.reads) {
+            Expr offset = offset_of(r.index, layouts_.strides(r.value));
+            for (std::size_t d = 0; d < map.size(); ++d) {
+                if (a.vars[d].is_constant()) continue;
+                auto linear = linear_in(offset, a.vars[d]);
+                if (linear && linear->stride.is(1)) return symbol(map[d]);
+            }
+        }
+        return 0;
+    }
+
+    // Whether the anchor would walk memory across the group's way without need: it reads nothing of
+    // the group, or only what will be in memory.
+    bool crosses(const Anchor& a, std::uint32_t candidate, const Match& match) const {
+        Expr theirs = f_.groups[candidate].contiguous, mine = contiguous_variable(a, match.map);
+        if (theirs.is_constant() || mine.is_constant() || theirs == mine) return false;
+        for (const Read& r : a.reads) {
+            const Anchor* u = maker_in(r.value, candidate);
+            if (u != nullptr && (u->reduces || !p_.needs_memory[u->value])) return false;
+        }
+        return true;
     }
 
     Expr new_var(std::vector<LoopVar>& vars, Expr extent, bool outer) {
@@ -395,6 +429,7 @@ class Fuser {
         match.map = std::move(*map);
         if (!choose_outer(a, group, match)) return std::nullopt;
         if (!check_reads(a, candidate, solver, match)) return std::nullopt;
+        if (crosses(a, candidate, match)) return std::nullopt;
         // An epilogue is one phase without loops.
         if (group.contracts && (match.step > 0 || match.vars.size() > group.vars.size()))
             return std::nullopt;

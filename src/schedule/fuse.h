@@ -55,6 +55,7 @@ struct Group {
     bool reduces = false;
     int level = 0;
     double elements = 1;  // of the largest domain in it
+    Expr contiguous;      // the variable along which its first anchor walks memory; 0: unknown
     std::vector<LoopVar> vars;
     std::vector<std::uint32_t> anchors;
     std::vector<std::uint32_t> needs;  // groups, with repetitions
