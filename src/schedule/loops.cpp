@@ -2,6 +2,7 @@
 #include "schedule/loops.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "schedule/index.h"
@@ -12,6 +13,8 @@ namespace {
 
 constexpr double kLine = 64;        // bytes of a cache line
 constexpr double kUneven = 8;       // a digit of the variable: moves now and then
+constexpr double kPage = 4096;      // bytes
+constexpr std::int64_t kTile = 32;  // rows and columns of a transposed tile
 constexpr double kStoreWeight = 2;  // a store also loads its line
 constexpr std::int64_t kShort = 8;  // extents that fill no vector
 constexpr std::int64_t kMostUnrolled = 16;
@@ -36,6 +39,7 @@ class Arranger {
         for (std::size_t p = 0; p < nest_.phases.size(); ++p) sort(nest_.phases[p].loops, p);
         merge(nest_.loops, std::nullopt);
         for (std::size_t p = 0; p < nest_.phases.size(); ++p) merge(nest_.phases[p].loops, p);
+        tile();
         rename();
         collect();
         choose_vector();
@@ -147,6 +151,62 @@ class Arranger {
             for (Inst& i : nest_.phases[p].insts) apply(i.offset);
             for (Store& s : nest_.phases[p].stores) apply(s.offset);
         }
+    }
+
+    // --- transposition ---
+
+    // An extent's divisor that suits a tile; 0 for none.
+    static std::int64_t tile_of(Expr extent, std::int64_t most) {
+        if (!extent.is_constant() || extent.constant() < 2 * kShort) return 0;
+        for (std::int64_t t = most; t >= kShort; --t)
+            if (extent.constant() % t == 0) return t;
+        return 0;
+    }
+
+    // Where the innermost loop strides through memory that another loop walks along, both are cut
+    // into tiles, so that each cache line is used whole while it is near.
+    void tile() {
+        auto& loops = nest_.loops;
+        if (loops.size() < 2) return;
+        for (const Phase& p : nest_.phases)
+            if (!p.loops.empty()) return;
+        const Loop v = loops.back();
+        for (const Access& a : accesses_) {
+            auto across = linear_in(a.offset, v.var);
+            if (a.bytes == 0 || !across || magnitude(across->stride) * a.bytes < kLine) continue;
+            for (std::size_t i = 0; i + 1 < loops.size(); ++i) {
+                auto along = linear_in(a.offset, loops[i].var);
+                if (!along || !along->stride.is(1)) continue;
+                // Lines a page apart fall into the same few places of the cache.
+                bool crowded = std::fmod(magnitude(across->stride) * a.bytes, kPage) == 0;
+                split(i, tile_of(loops[i].extent, kTile),
+                      tile_of(v.extent, crowded ? kShort : kTile));
+                return;
+            }
+        }
+    }
+
+    // loops[i] = u and the last one v become ..., u0, v0, u1, v1.
+    void split(std::size_t i, std::int64_t tile_u, std::int64_t tile_v) {
+        if (tile_u == 0 || tile_v == 0) return;
+        const Loop u = nest_.loops[i], v = nest_.loops.back();
+        nest_.loops.pop_back();
+        nest_.loops.erase(nest_.loops.begin() + static_cast<std::ptrdiff_t>(i));
+        Replacement with;
+        std::vector<Loop> inner;
+        auto cut = [&](const Loop& l, std::int64_t tile) {
+            Expr count = floor_div(l.extent, tile);
+            Expr far = loop_variable(pool_, "t", merged_++, count);
+            Expr near = loop_variable(pool_, "t", merged_++, tile);
+            with.emplace_back(l.var, far * Expr(tile) + near);
+            nest_.loops.push_back({far, count, LoopKind::Serial});
+            inner.push_back({near, tile, LoopKind::Serial});
+        };
+        cut(u, tile_u);
+        cut(v, tile_v);
+        nest_.loops.insert(nest_.loops.end(), inner.begin(), inner.end());
+        replace(std::nullopt, with);
+        collect();
     }
 
     // Final names say only the position and the extent, so that equal kernels have equal text.
