@@ -102,7 +102,7 @@ PointEmitter::PointEmitter(llvm::IRBuilder<>& b, const TargetInfo& target, const
                            bool round_intermediates)
     : context_{b, target, buffers.error},
       index_(b),
-      body_(context_, index_, buffers.list, BodyOptions{round_intermediates, false}),
+      body_(context_, index_, buffers.list, BodyOptions{round_intermediates}),
       round_(round_intermediates) {
     body_.accumulator = [this](const Inst& inst) {
         const Lanes sum{accumulator};

@@ -17,8 +17,6 @@
 namespace ingot::codegen {
 
 struct EmitOptions {
-    /// Write stores that the kernel does not read again past the caches.
-    bool streaming_stores = false;
     /// At most this many registers an operand; 0: chosen by the size of the body.
     unsigned max_registers = 0;
 };

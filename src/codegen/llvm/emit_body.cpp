@@ -147,6 +147,13 @@ void BodyEmitter::bind(const Inst& inst) {
     index_.bind(inst.offset, v);
 }
 
+/// When vectors stored at `offset` may go past the caches: null for never.
+IrValue BodyEmitter::aligned_stream(const BufferRef& buffer, Expr offset) const {
+    if (!buffer.streamable) return nullptr;
+    const std::int64_t step = index_.alignment(offset) * bytes(buffer.dtype);
+    return step % 64 == 0 ? buffer.streamable : nullptr;
+}
+
 void BodyEmitter::store(const Store& store) {
     bool varying = false;
     const BufferRef& buffer = buffers_[static_cast<std::size_t>(store.buffer)];
@@ -162,7 +169,7 @@ void BodyEmitter::store(const Store& store) {
         if (add)
             emit_atomic_add(c_, buffer, at, value, mask, lanes);
         else
-            emit_store(c_, buffer, at, value, mask, lanes, options_.streaming_stores);
+            emit_store(c_, buffer, at, value, mask, lanes, aligned_stream(buffer, store.offset));
         return;
     }
     if (add)

@@ -16,7 +16,6 @@ namespace ingot::codegen {
 
 struct BodyOptions {
     bool round_intermediates = true;
-    bool streaming_stores = false;
 };
 
 class BodyEmitter {
@@ -50,6 +49,7 @@ class BodyEmitter {
   private:
     Address address(const BufferRef& buffer, Expr offset, bool& varying);
     Address interleaved(Address a);
+    IrValue aligned_stream(const BufferRef& buffer, Expr offset) const;
     IrValue access_mask(InstId mask, bool varying);
     Lanes load(const Inst& inst);
     Lanes prim(const Inst& inst);

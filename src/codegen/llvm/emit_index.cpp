@@ -143,7 +143,6 @@ bool IndexEmitter::irregular(Expr e) const {
     return false;
 }
 
-// The largest number known to divide `e` at lane 0; 0 for e == 0.
 std::int64_t IndexEmitter::alignment(Expr e) const {
     if (e.is_constant()) return std::abs(e.constant());
     const ExprNode& n = *e.node();

@@ -37,6 +37,8 @@ class IndexEmitter {
     std::optional<Expr> lane_stride(Expr e) const;
     /// The value in each lane, as i64 (or i32 where `narrow` and every part of `e` fits).
     IrValue vector(Expr e, bool narrow = true);
+    /// The largest number known to divide `e` at lane 0; 0 for e == 0.
+    std::int64_t alignment(Expr e) const;
     /// 0, 1, 2 ... as a vector of `element` integers.
     static llvm::Constant* iota(llvm::Type* element, unsigned lanes, std::int64_t step = 1);
 
@@ -52,7 +54,6 @@ class IndexEmitter {
     IrValue vector_of(Expr e, llvm::Type* element);
     IrValue floored(IrValue x, IrValue y, Expr dividend, Expr divisor, bool quotient);
     bool irregular(Expr e) const;
-    std::int64_t alignment(Expr e) const;
 
     llvm::IRBuilder<>& b;
     std::vector<std::map<const ExprNode*, Binding>> scopes_;

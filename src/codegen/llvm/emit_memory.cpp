@@ -53,7 +53,7 @@ class Access {
         return r;
     }
 
-    void store(Lanes value, bool streaming) {
+    void store(Lanes value, IrValue streaming) {
         value.re = to_storage(c_, buffer_.dtype, value.re);
         if (lanes_ <= 1) {
             auto write = [&] {
@@ -196,7 +196,7 @@ class Access {
         b.CreateMaskedScatter(value, pointers(part), alignment_of(buffer_.dtype), lane_mask());
     }
 
-    void store_contiguous(Lanes value, bool streaming) {
+    void store_contiguous(Lanes value, IrValue streaming) {
         if (at_.stride == -1) {
             value.re = b.CreateShuffleVector(value.re, reversed());
             if (value.im) value.im = b.CreateShuffleVector(value.im, reversed());
@@ -216,11 +216,21 @@ class Access {
             b.CreateMaskedStore(raw, p, align, memory_mask());
             return;
         }
-        llvm::StoreInst* s = b.CreateAlignedStore(raw, p, align);
-        if (streaming)
-            s->setMetadata(
-                llvm::LLVMContext::MD_nontemporal,
-                llvm::MDNode::get(b.getContext(), llvm::ConstantAsMetadata::get(b.getInt32(1))));
+        const bool whole =
+            lanes_ * parts_ * static_cast<unsigned>(bytes(real_type(buffer_.dtype))) % 64 == 0;
+        if (!streaming || !whole) {
+            b.CreateAlignedStore(raw, p, align);
+            return;
+        }
+        emit_if_else(
+            b, streaming,
+            [&] {
+                llvm::StoreInst* s = b.CreateAlignedStore(raw, p, llvm::Align(64));
+                s->setMetadata(llvm::LLVMContext::MD_nontemporal,
+                               llvm::MDNode::get(b.getContext(),
+                                                 llvm::ConstantAsMetadata::get(b.getInt32(1))));
+            },
+            [&] { b.CreateAlignedStore(raw, p, align); });
     }
 
     EmitContext& c_;
@@ -282,7 +292,7 @@ Lanes emit_load(EmitContext& c, const BufferRef& buffer, const Address& at, IrVa
 }
 
 void emit_store(EmitContext& c, const BufferRef& buffer, const Address& at, Lanes value,
-                IrValue mask, unsigned lanes, bool streaming) {
+                IrValue mask, unsigned lanes, IrValue streaming) {
     Access(c, buffer, at, mask, lanes).store(splat(c.b, value, lanes), streaming);
 }
 

@@ -13,6 +13,9 @@ struct BufferRef {
     /// Every lane has elements of its own (scratch of a nest whose points are lanes): element e of
     /// lane l lies at e * lanes + l.
     bool per_lane = false;
+    /// Set: whole vectors may be stored past the caches where this (i1: the pointer is a multiple
+    /// of 64) holds.
+    IrValue streamable = nullptr;
 };
 
 /// Where the lanes of an access lie, in elements from the buffer's start.
@@ -27,9 +30,10 @@ struct Address {
 Lanes emit_load(EmitContext& c, const BufferRef& buffer, const Address& at, IrValue mask,
                 unsigned lanes);
 
-/// Stores `value` (a scalar for 1 lane, else a vector), rounding to the buffer's type.
+/// Stores `value` (a scalar for 1 lane, else a vector), rounding to the buffer's type. `streaming`:
+/// null, or an i1 that says that the address is a multiple of 64 and the caches are not wanted.
 void emit_store(EmitContext& c, const BufferRef& buffer, const Address& at, Lanes value,
-                IrValue mask, unsigned lanes, bool streaming = false);
+                IrValue mask, unsigned lanes, IrValue streaming = nullptr);
 
 /// Adds `value` atomically, lane after lane.
 void emit_atomic_add(EmitContext& c, const BufferRef& buffer, const Address& at, Lanes value,
@@ -47,6 +51,23 @@ void emit_if(llvm::IRBuilder<>& b, IrValue condition, Body&& body) {
     b.CreateCondBr(condition, then, after);
     b.SetInsertPoint(then);
     body();
+    b.CreateBr(after);
+    b.SetInsertPoint(after);
+}
+
+/// if (condition) body(); else other();
+template <typename Body, typename Other>
+void emit_if_else(llvm::IRBuilder<>& b, IrValue condition, Body&& body, Other&& other) {
+    llvm::Function* function = b.GetInsertBlock()->getParent();
+    auto* then = llvm::BasicBlock::Create(b.getContext(), "then", function);
+    auto* otherwise = llvm::BasicBlock::Create(b.getContext(), "else", function);
+    auto* after = llvm::BasicBlock::Create(b.getContext(), "after", function);
+    b.CreateCondBr(condition, then, otherwise);
+    b.SetInsertPoint(then);
+    body();
+    b.CreateBr(after);
+    b.SetInsertPoint(otherwise);
+    other();
     b.CreateBr(after);
     b.SetInsertPoint(after);
 }

@@ -3,6 +3,7 @@
 
 #include <llvm/IR/Constants.h>
 #include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/IntrinsicsX86.h>
 
 #include <algorithm>
 #include <bit>
@@ -22,7 +23,7 @@ constexpr std::int64_t kUnrollLimit = 64;
 class NestEmitter {
   public:
     NestEmitter(llvm::Function& function, const Kernel& kernel, const Nest& nest,
-                const NestShape& shape, const TargetInfo& target, const EmitOptions& options)
+                const NestShape& shape, const TargetInfo& target)
         : function_(function),
           kernel_(kernel),
           nest_(nest),
@@ -31,7 +32,7 @@ class NestEmitter {
           b(builder_),
           context_{b, target, function.getArg(5)},
           index_(b),
-          body_(context_, index_, buffers_, {nest.round_intermediates, options.streaming_stores}) {
+          body_(context_, index_, buffers_, {nest.round_intermediates}) {
         body_.reduced = [this](const Inst& inst) { return reduced_value(inst); };
         body_.accumulator = [](const Inst&) -> Lanes {
             throw InternalError("a loop nest has no accumulator");
@@ -50,6 +51,10 @@ class NestEmitter {
             else
                 phases();
         });
+        // Streaming stores are ordered before whatever tells others that the work is done.
+        if (std::any_of(buffers_.begin(), buffers_.end(),
+                        [](const BufferRef& r) { return r.streamable != nullptr; }))
+            b.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
         b.CreateRetVoid();
     }
 
@@ -67,7 +72,9 @@ class NestEmitter {
             if (buffer.scope == BufferScope::Argument) {
                 IrValue slot =
                     b.CreateConstInBoundsGEP1_64(b.getPtrTy(), function_.getArg(0), argument++);
-                buffers_.push_back({b.CreateLoad(b.getPtrTy(), slot), buffer.dtype});
+                BufferRef ref{b.CreateLoad(b.getPtrTy(), slot), buffer.dtype};
+                if (shape_.streamed[buffers_.size()]) ref.streamable = is_aligned(ref.pointer);
+                buffers_.push_back(ref);
                 continue;
             }
             buffers_.push_back({scratch, buffer.dtype, shape_.outer_vector});
@@ -75,6 +82,11 @@ class NestEmitter {
                 b.CreateGEP(b.getInt8Ty(), scratch, index_.scalar(scratch_bytes(buffer, shape_)));
         }
         body_.set_buffers(buffers_);
+    }
+
+    IrValue is_aligned(IrValue pointer) {
+        IrValue low = b.CreateAnd(b.CreatePtrToInt(pointer, b.getInt64Ty()), num(63));
+        return b.CreateICmpEQ(low, num(0));
     }
 
     // ---- work items -----------------------------------------------------------------------------
@@ -192,6 +204,7 @@ class NestEmitter {
     struct PhaseState {
         const Phase* phase = nullptr;
         std::vector<std::size_t> levels;
+        LoopLanes lanes;                    // of that loop
         std::optional<std::size_t> vector;  // the loop that runs on vectors, if any
         bool blocked = false;               // long sums: flush now and then
         Accumulators* sums = nullptr;       // of the loop being emitted
@@ -203,13 +216,15 @@ class NestEmitter {
         s.levels = inst_levels(phase);
         if (!shape_.outer_vector) s.vector = vector_loop(phase);
         body_.begin(phase.insts);
-        const unsigned lanes = s.vector ? main_lanes(phase.loops[*s.vector]) : index_.lanes();
+        if (s.vector)
+            s.lanes = fit_lanes(phase.loops[*s.vector].extent, shape_.phase_lanes[results_.size()]);
+        const unsigned lanes = s.vector ? s.lanes.main : index_.lanes();
         s.blocked = long_sum(phase, s.vector ? lanes : 1);
         Accumulators sums(context_, phase.reductions, lanes, s.blocked);
         s.sums = &sums;
         std::optional<Accumulators> rest;
-        if (s.vector && !phase.reductions.empty() && rest_lanes(phase.loops[*s.vector]) != lanes) {
-            rest.emplace(context_, phase.reductions, rest_lanes(phase.loops[*s.vector]), s.blocked);
+        if (s.vector && !phase.reductions.empty() && s.lanes.rest != lanes) {
+            rest.emplace(context_, phase.reductions, s.lanes.rest, s.blocked);
             rest_sums_ = &*rest;
         } else {
             rest_sums_ = &sums;
@@ -228,13 +243,6 @@ class NestEmitter {
             results.push_back(p);
         }
         results_.push_back(std::move(results));
-    }
-
-    unsigned main_lanes(const Loop& loop) const {
-        return fit_lanes(loop.extent, shape_.lanes, shape_.rest_lanes).main;
-    }
-    unsigned rest_lanes(const Loop& loop) const {
-        return fit_lanes(loop.extent, shape_.lanes, shape_.rest_lanes).rest;
     }
 
     /// Whether one accumulator may take more additions than a block has.
@@ -311,7 +319,7 @@ class NestEmitter {
     void vector_level(PhaseState& s, std::size_t depth) {
         const Loop& loop = s.phase->loops[depth];
         IrValue extent = index_.scalar(loop.extent);
-        const unsigned lanes = main_lanes(loop), rest = rest_lanes(loop);
+        const auto [lanes, rest] = s.lanes;
         auto inner = [&] { level(s, depth + 1); };
         IrValue middle = b.CreateAnd(extent, num(-static_cast<std::int64_t>(lanes)));
         auto run = [&](IrValue first, IrValue last) {
@@ -388,8 +396,8 @@ llvm::Function* make_kernel_function(llvm::Module& module, std::string_view symb
 }
 
 void emit_nest(llvm::Function& function, const Kernel& kernel, const Nest& nest,
-               const NestShape& shape, const TargetInfo& target, const EmitOptions& options) {
-    NestEmitter(function, kernel, nest, shape, target, options).run();
+               const NestShape& shape, const TargetInfo& target) {
+    NestEmitter(function, kernel, nest, shape, target).run();
 }
 
 KernelCode emit_kernel(llvm::Module& module, const Kernel& kernel, const TargetInfo& target,
@@ -403,8 +411,7 @@ KernelCode emit_kernel(llvm::Module& module, const Kernel& kernel, const TargetI
             if (buffer.scope == BufferScope::Scratch) scratch += scratch_bytes(buffer, shape);
         const std::string symbol =
             std::string(symbol_prefix) + "_" + std::to_string(code.launches.size());
-        emit_nest(*make_kernel_function(module, symbol, target), kernel, nest, shape, target,
-                  options);
+        emit_nest(*make_kernel_function(module, symbol, target), kernel, nest, shape, target);
         code.launches.push_back({symbol, shape.work, shape.grain, scratch});
     }
     return code;

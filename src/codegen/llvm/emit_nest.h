@@ -11,7 +11,7 @@ llvm::Function* make_kernel_function(llvm::Module& module, std::string_view symb
 
 /// Fills `function` with the nest's code.
 void emit_nest(llvm::Function& function, const Kernel& kernel, const Nest& nest,
-               const NestShape& shape, const TargetInfo& target, const EmitOptions& options);
+               const NestShape& shape, const TargetInfo& target);
 
 /// Bytes a scratch buffer takes of a call's scratch memory: a multiple of 64. Where points are
 /// lanes, each has its own.

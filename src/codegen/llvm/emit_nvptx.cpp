@@ -187,7 +187,7 @@ class GpuNestEmitter {
     std::vector<Partial> emit_phase(const Phase& phase) {
         const bool shared_loop = launch_.block_per_point && !phase.loops.empty();
         Accumulators sums(context_, phase.reductions, 1, false);
-        BodyEmitter body(context_, index_, buffers_, {nest_.round_intermediates, false});
+        BodyEmitter body(context_, index_, buffers_, {nest_.round_intermediates});
         body.begin(phase.insts);
         body.reduced = [this](const Inst& inst) {
             const Partial& p = results_[static_cast<std::size_t>(inst.phase)]

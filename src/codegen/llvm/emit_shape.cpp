@@ -11,6 +11,7 @@ namespace ingot::codegen {
 namespace {
 
 constexpr std::int64_t kChunkPoints = 4096;   // of a pointwise nest's work item
+constexpr int kStreamingCost = 30;            // bodies that wait for memory, not for arithmetic
 constexpr std::int64_t kGrainCost = 400'000;  // simple operations worth a thread: about 10 us
 
 struct BodySize {
@@ -34,8 +35,11 @@ BodySize measure(const Kernel& kernel, const Nest& nest) {
         m.cost += 2;
     };
     for (const Phase& phase : nest.phases) {
-        for (const Inst& inst : phase.insts) {
+        const std::vector<std::size_t> levels = inst_levels(phase);
+        for (InstId i = 0; i < phase.insts.size(); ++i) {
+            const Inst& inst = phase.insts[i];
             if (inst.kind == InstKind::Constant || inst.kind == InstKind::Reduced) continue;
+            if (!phase.loops.empty() && levels[i] == 0) continue;  // once a point, outside the loop
             type(inst.dtype);
             if (is_complex(inst.dtype)) m.insts += 1;
             ++m.insts;
@@ -55,17 +59,35 @@ BodySize measure(const Kernel& kernel, const Nest& nest) {
     return m;
 }
 
-unsigned lanes_for(const BodySize& m, const TargetInfo& target, const EmitOptions& options,
-                   unsigned& one_register) {
+LoopLanes lanes_for(const BodySize& m, const TargetInfo& target, const EmitOptions& options,
+                    bool columns) {
     const auto narrow = target.lanes(static_cast<unsigned>(m.narrowest));
     const auto wide = target.lanes(static_cast<unsigned>(m.widest));
-    one_register = std::bit_floor(std::max(1u, std::min(narrow, 2 * wide)));
+    const unsigned one_register = std::bit_floor(std::max(1u, std::min(narrow, 2 * wide)));
     const unsigned width = one_register / wide;  // registers of the widest type in one step
-    unsigned registers = m.cost > 80 || m.insts > 24 ? 1 : m.insts > 9 || m.cost > 30 ? 2 : 4;
+    // Independent chains hide latency; too many spill, and cost time to compile.
+    unsigned registers = m.insts > 80 ? 1 : m.insts > 8 || m.cost > 30 ? 2 : 4;
+    if (columns && m.insts <= 4) registers = 8;  // long runs of every row, for the prefetcher
     if (target.vector_registers() < 32) registers = std::max(1u, registers / 2);
     if (options.max_registers) registers = std::min(registers, options.max_registers);
     const unsigned factor = std::max(1u, registers / std::max(1u, width));
-    return one_register * std::bit_floor(factor);
+    LoopLanes lanes{one_register * std::bit_floor(factor), one_register};
+    if (!target.avx512f && target.arch == Arch::X86_64 && m.narrow_memory) lanes.rest = 1;
+    return lanes;
+}
+
+Nest alone(const Phase& phase) {
+    Nest n;
+    n.phases = {phase};
+    return n;
+}
+
+/// An output that no cache will still hold when somebody reads it.
+bool is_large_output(const KernelBuffer& buffer, const TargetInfo& target) {
+    return buffer.scope == BufferScope::Argument && buffer.written && !buffer.read &&
+           buffer.elements.is_constant() && target.arch == Arch::X86_64 &&
+           buffer.elements.constant() * bytes(buffer.dtype) >=
+               static_cast<std::int64_t>(target.l3_bytes);
 }
 
 Expr product_of(const std::vector<Loop>& loops) {
@@ -84,8 +106,6 @@ bool has_loops(const Nest& nest) {
 Expr point_cost(const Kernel& kernel, const Nest& nest) {
     Expr total(0);
     for (const Phase& phase : nest.phases) {
-        Nest one;
-        one.phases = {phase};
         Expr points(1);
         for (const Loop& l : phase.loops) {
             const Range r = l.extent.range();
@@ -93,7 +113,7 @@ Expr point_cost(const Kernel& kernel, const Nest& nest) {
                       : r.hi != Range::kMax  ? Expr(r.hi)
                                              : Expr(256);
         }
-        total += points * Expr(std::max(1, measure(kernel, one).cost));
+        total += points * Expr(std::max(1, measure(kernel, alone(phase)).cost));
     }
     return max(total, Expr(1));
 }
@@ -101,8 +121,9 @@ Expr point_cost(const Kernel& kernel, const Nest& nest) {
 }  // namespace
 
 // The rest's lanes never exceed the main loop's: it starts at a multiple of these.
-LoopLanes fit_lanes(Expr extent, unsigned lanes, unsigned rest_lanes) {
-    if (!extent.is_constant()) return {lanes, rest_lanes};
+LoopLanes fit_lanes(Expr extent, LoopLanes wanted) {
+    const auto [lanes, rest_lanes] = wanted;
+    if (!extent.is_constant()) return wanted;
     const auto e = static_cast<unsigned>(std::clamp<std::int64_t>(extent.constant(), 1, 1 << 16));
     if (rest_lanes == 1) return {std::min(lanes, std::bit_floor(e)), 1};
     if (e < rest_lanes) return {std::bit_ceil(e), std::bit_ceil(e)};
@@ -149,10 +170,13 @@ NestShape shape_of(const Kernel& kernel, const Nest& nest, const TargetInfo& tar
     s.item_loops = nest.loops;
     s.outer_vector = !nest.loops.empty() && nest.loops.back().kind == LoopKind::Vector;
     const BodySize body = measure(kernel, nest);
-    unsigned one_register = 1;
-    s.lanes = lanes_for(body, target, options, one_register);
-    s.rest_lanes = one_register;
-    if (!target.avx512f && target.arch == Arch::X86_64 && body.narrow_memory) s.rest_lanes = 1;
+    const LoopLanes all = lanes_for(body, target, options, s.outer_vector && has_loops(nest));
+    s.lanes = all.main;
+    s.rest_lanes = all.rest;
+    for (const Phase& phase : nest.phases)
+        s.phase_lanes.push_back(lanes_for(measure(kernel, alone(phase)), target, options, false));
+    for (const KernelBuffer& buffer : kernel.buffers)
+        s.streamed.push_back(body.cost <= kStreamingCost && is_large_output(buffer, target));
     const Expr cost = point_cost(kernel, nest);
     if (!s.outer_vector) {
         s.work = product_of(s.item_loops);
@@ -160,7 +184,7 @@ NestShape shape_of(const Kernel& kernel, const Nest& nest, const TargetInfo& tar
         return s;
     }
     const Expr extent = nest.loops.back().extent;
-    const LoopLanes fitted = fit_lanes(extent, s.lanes, s.rest_lanes);
+    const LoopLanes fitted = fit_lanes(extent, {s.lanes, s.rest_lanes});
     s.lanes = fitted.main;
     s.rest_lanes = fitted.rest;
     s.item_loops.pop_back();

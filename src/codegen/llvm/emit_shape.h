@@ -8,14 +8,21 @@
 
 namespace ingot::codegen {
 
+/// Lanes of a vector loop and of its rest.
+struct LoopLanes {
+    unsigned main = 1, rest = 1;
+};
+
 struct NestShape {
     bool outer_vector = false;  // the last outer loop is the vector
     unsigned lanes = 1;         // of the main loop
     unsigned rest_lanes = 1;    // of the masked rest; 1: a scalar loop
     std::int64_t chunk = 0;     // outer vector: points of the vector loop in a work item
     std::vector<Loop>
-        item_loops;   // outer loops that are counted in work items (without the vector)
-    Expr chunks = 1;  // outer vector: how many chunks it has
+        item_loops;  // outer loops that are counted in work items (without the vector)
+    std::vector<LoopLanes> phase_lanes;  // by phase, where the vector loop is inside
+    std::vector<bool> streamed;          // by buffer: stores go past the caches where they can
+    Expr chunks = 1;                     // outer vector: how many chunks it has
     Expr work;
     Expr grain;
 };
@@ -23,11 +30,8 @@ struct NestShape {
 NestShape shape_of(const Kernel& kernel, const Nest& nest, const TargetInfo& target,
                    const EmitOptions& options);
 
-/// Lanes of a vector loop and of its rest, for loops of constant extent no more than they need.
-struct LoopLanes {
-    unsigned main, rest;
-};
-LoopLanes fit_lanes(Expr extent, unsigned lanes, unsigned rest_lanes);
+/// For loops of constant extent no more lanes than they need.
+LoopLanes fit_lanes(Expr extent, LoopLanes lanes);
 
 /// Index of the phase's vector loop, if it has one.
 std::optional<std::size_t> vector_loop(const Phase& phase);
