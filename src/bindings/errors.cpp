@@ -1,0 +1,41 @@
+// See errors.h.
+#include "bindings/errors.h"
+
+namespace ingot::bindings {
+
+ErrorTypes& error_types() {
+    static ErrorTypes types;
+    return types;
+}
+
+bool add_error_types(PyObject* module) {
+    ErrorTypes& types = error_types();
+    types.unsupported = PyErr_NewExceptionWithDoc(
+        "ingot._ingot.Unsupported", "Correct input that this version does not compile.",
+        PyExc_RuntimeError, nullptr);
+    types.internal = PyErr_NewExceptionWithDoc(
+        "ingot._ingot.InternalError", "A mistake of the compiler.", PyExc_RuntimeError, nullptr);
+    return types.unsupported != nullptr && types.internal != nullptr &&
+           PyModule_AddObjectRef(module, "Unsupported", types.unsupported) == 0 &&
+           PyModule_AddObjectRef(module, "InternalError", types.internal) == 0;
+}
+
+bool translate_ingot_error() {
+    try {
+        throw;
+    } catch (const runtime::Interrupted& e) {
+        // The signal's handler has set its exception already.
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_KeyboardInterrupt, e.what());
+    } catch (const NotSupported& e) {
+        PyErr_SetString(error_types().unsupported, e.what());
+    } catch (const InternalError& e) {
+        PyErr_SetString(error_types().internal, e.what());
+    } catch (const Error& e) {
+        PyErr_SetString(PyExc_RuntimeError, e.what());
+    } catch (...) {
+        return false;
+    }
+    return true;
+}
+
+}  // namespace ingot::bindings

@@ -1,0 +1,35 @@
+// How Ingot's and PyTorch's C++ exceptions become Python's.
+#pragma once
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/python_headers.h>
+
+#include "ir/error.h"
+#include "runtime/driver.h"
+
+namespace ingot::bindings {
+
+/// The module's exception classes: `Unsupported` and `InternalError`, both RuntimeErrors.
+struct ErrorTypes {
+    PyObject* unsupported = nullptr;
+    PyObject* internal = nullptr;
+};
+ErrorTypes& error_types();
+bool add_error_types(PyObject* module);
+
+/// Sets the Python error for the exception being handled, if it is one of Ingot's; false otherwise.
+bool translate_ingot_error();
+
+/// f() or, when it throws, nullptr with the matching Python error set.
+template <class F>
+PyObject* with_python_errors(F&& f) {
+    HANDLE_TH_ERRORS
+    try {
+        return f();
+    } catch (const Error&) {
+        if (!translate_ingot_error()) throw;
+        return nullptr;
+    }
+    END_HANDLE_TH_ERRORS
+}
+
+}  // namespace ingot::bindings

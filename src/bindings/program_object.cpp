@@ -1,0 +1,209 @@
+// See program_object.h. A call checks its inputs, releases Python's lock unless it is very short,
+// runs, and wraps the outputs; where the program cannot serve it, `fallback` (any callable) does.
+#include "bindings/program_object.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/SmallVector.h>
+#include <structmember.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <optional>
+
+#include "bindings/errors.h"
+
+namespace ingot::bindings {
+namespace {
+
+struct ProgramObject {
+    PyObject_HEAD vectorcallfunc vectorcall;
+    PyObject* fallback;
+    PyObject* weak_references;
+    std::shared_ptr<trace::CompiledFunction> function;
+};
+
+PyTypeObject* program_type = nullptr;
+
+ProgramObject* as_program(PyObject* o) { return reinterpret_cast<ProgramObject*>(o); }
+
+class WithoutLock {
+  public:
+    WithoutLock() : state_(PyEval_SaveThread()) {}
+    ~WithoutLock() { PyEval_RestoreThread(state_); }
+    WithoutLock(const WithoutLock&) = delete;
+    WithoutLock& operator=(const WithoutLock&) = delete;
+
+  private:
+    PyThreadState* state_;
+};
+
+/// A new tuple of the tensors; None for undefined ones.
+PyObject* wrap(std::vector<at::Tensor>& outputs) {
+    PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(outputs.size()));
+    if (tuple == nullptr) return nullptr;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+        PyObject* item =
+            outputs[i].defined() ? THPVariable_Wrap(std::move(outputs[i])) : Py_NewRef(Py_None);
+        if (item == nullptr) {
+            Py_DECREF(tuple);
+            return nullptr;
+        }
+        PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), item);
+    }
+    return tuple;
+}
+
+/// Nothing if a call's inputs are not tensors a program can serve.
+using Inputs = c10::SmallVector<c10::TensorImpl*, 64>;
+bool unpack(PyObject* const* arguments, Py_ssize_t count, Inputs& inputs) {
+    const bool grad = at::GradMode::is_enabled();
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        if (!THPVariable_Check(arguments[i])) return false;
+        c10::TensorImpl* impl = THPVariable_Unpack(arguments[i]).unsafeGetTensorImpl();
+        if (grad && impl->requires_grad()) return false;
+        inputs.push_back(impl);
+    }
+    return true;
+}
+
+PyObject* run(ProgramObject* self, PyObject* const* arguments, std::size_t flags, PyObject* names) {
+    const Py_ssize_t count = PyVectorcall_NARGS(flags);
+    if (names != nullptr && PyTuple_GET_SIZE(names) != 0) {
+        PyErr_SetString(PyExc_TypeError, "a compiled graph takes no keyword arguments");
+        return nullptr;
+    }
+    trace::CallStatus status = trace::CallStatus::OtherInputs;
+    std::vector<at::Tensor> outputs;
+    Inputs inputs;
+    const bool usable = unpack(arguments, count, inputs);
+    if (usable) {
+        std::optional<WithoutLock> unlocked;
+        if (!self->function->is_short()) unlocked.emplace();
+        status = self->function->call(inputs, outputs);
+    }
+    if (status == trace::CallStatus::Done) return wrap(outputs);
+    if (self->fallback != nullptr)
+        return PyObject_Vectorcall(self->fallback, arguments, flags, nullptr);
+    if (status == trace::CallStatus::KernelFailure) {
+        {
+            WithoutLock unlocked;
+            outputs = self->function->replay(inputs);
+        }
+        return wrap(outputs);
+    }
+    PyErr_SetString(PyExc_TypeError,
+                    "the inputs differ in number, type, size or strides from those that the "
+                    "program was compiled for");
+    return nullptr;
+}
+
+PyObject* vectorcall(PyObject* self, PyObject* const* arguments, std::size_t flags,
+                     PyObject* names) {
+    return with_python_errors([&] { return run(as_program(self), arguments, flags, names); });
+}
+
+void finalize(PyObject* self) {
+    ProgramObject* p = as_program(self);
+    PyTypeObject* type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (p->weak_references != nullptr) PyObject_ClearWeakRefs(self);
+    Py_CLEAR(p->fallback);
+    p->function.~shared_ptr();
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(as_program(self)->fallback);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+int clear(PyObject* self) {
+    Py_CLEAR(as_program(self)->fallback);
+    return 0;
+}
+
+PyObject* report(PyObject* self, PyObject*) {
+    const runtime::CompileReport& r = as_program(self)->function->report();
+    PyObject* stages = PyDict_New();
+    if (stages == nullptr) return nullptr;
+    for (const auto& [name, seconds] : r.stages) {
+        PyObject* number = PyFloat_FromDouble(seconds);
+        if (number == nullptr || PyDict_SetItemString(stages, name.c_str(), number) != 0) {
+            Py_XDECREF(number);
+            Py_DECREF(stages);
+            return nullptr;
+        }
+        Py_DECREF(number);
+    }
+    return Py_BuildValue("{sNsdsisisisisisi}", "stages", stages, "seconds", r.seconds(), "kernels",
+                         r.kernels, "compiled", r.compiled, "from_disk", r.from_disk,
+                         "from_process", r.from_process, "launches", r.launches, "externs",
+                         r.externs);
+}
+
+PyObject* release_memory(PyObject* self, PyObject*) {
+    return with_python_errors([&] {
+        as_program(self)->function->release_memory();
+        return Py_NewRef(Py_None);
+    });
+}
+
+PyObject* freeze_count(PyObject* self, void*) {
+    return PyLong_FromLongLong(as_program(self)->function->freeze_count());
+}
+PyObject* frozen_bytes(PyObject* self, void*) {
+    return PyLong_FromLongLong(as_program(self)->function->frozen_bytes());
+}
+
+PyMethodDef methods[] = {
+    {"report", report, METH_NOARGS, "What the compilation did: times by stage, counts of kernels."},
+    {"release_memory", release_memory, METH_NOARGS,
+     "Frees frozen values; a call makes them again."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyGetSetDef properties[] = {
+    {"freeze_count", freeze_count, nullptr, "How often frozen values were computed.", nullptr},
+    {"frozen_bytes", frozen_bytes, nullptr, "Memory of folded and packed parameters.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(ProgramObject, vectorcall), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(ProgramObject, weak_references), READONLY, nullptr},
+    {"fallback", T_OBJECT, offsetof(ProgramObject, fallback), 0,
+     "Called with the same inputs where the program cannot serve them."},
+    {nullptr, 0, 0, 0, nullptr}};
+
+}  // namespace
+
+bool add_program_type(PyObject* module) {
+    static PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(finalize)},
+                                  {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+                                  {Py_tp_clear, reinterpret_cast<void*>(clear)},
+                                  {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                                  {Py_tp_methods, methods},
+                                  {Py_tp_getset, properties},
+                                  {Py_tp_members, members},
+                                  {0, nullptr}};
+    static PyType_Spec spec = {"ingot._ingot.Program", sizeof(ProgramObject), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
+                                   Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                               slots};
+    program_type =
+        reinterpret_cast<PyTypeObject*>(PyType_FromModuleAndSpec(module, &spec, nullptr));
+    return program_type != nullptr && PyModule_AddType(module, program_type) == 0;
+}
+
+PyObject* make_program(std::shared_ptr<trace::CompiledFunction> function) {
+    auto* self = PyObject_GC_New(ProgramObject, program_type);
+    if (self == nullptr) return nullptr;
+    self->vectorcall = vectorcall;
+    self->fallback = nullptr;
+    self->weak_references = nullptr;
+    new (&self->function) std::shared_ptr<trace::CompiledFunction>(std::move(function));
+    PyObject_GC_Track(self);
+    return reinterpret_cast<PyObject*>(self);
+}
+
+}  // namespace ingot::bindings

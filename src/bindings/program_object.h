@@ -1,0 +1,17 @@
+// The Python type `_ingot.Program`: a compiled function called through CPython's vectorcall, so
+// that a call costs no argument tuple and no dictionary.
+#pragma once
+#include <torch/csrc/python_headers.h>
+
+#include <memory>
+
+#include "trace/compiled_function.h"
+
+namespace ingot::bindings {
+
+/// Adds the type to the module; false with a Python error set if that fails.
+bool add_program_type(PyObject* module);
+/// A new program object.
+PyObject* make_program(std::shared_ptr<trace::CompiledFunction> function);
+
+}  // namespace ingot::bindings

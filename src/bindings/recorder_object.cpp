@@ -1,0 +1,146 @@
+// See recorder_object.h.
+#include "bindings/recorder_object.h"
+
+#include <map>
+#include <mutex>
+
+#include "bindings/errors.h"
+#include "bindings/program_object.h"
+#include "trace/compiled_function.h"
+#include "trace/output_tensor.h"
+#include "trace/recorder.h"
+
+namespace py = pybind11;
+
+namespace ingot::bindings {
+namespace {
+
+/// Switches as the Python package hands them over: a dictionary with every switch in it.
+struct Settings {
+    runtime::CompileOptions compile;
+    runtime::CompilerOptions compiler;
+    bool round_intermediates = true;
+
+    explicit Settings(const py::dict& values) {
+        read(values, "freezing", compile.freezing);
+        read(values, "max_autotune", compile.max_autotune);
+        read(values, "debug", compile.debug);
+        read(values, "cache", compiler.cache);
+        read(values, "cache_dir", compiler.cache_directory);
+        read(values, "emulate_precision_casts", round_intermediates);
+    }
+
+  private:
+    template <class T>
+    static void read(const py::dict& values, const char* key, T& into) {
+        if (values.contains(key)) into = values[key].cast<T>();
+    }
+};
+
+/// One compiler for each cache folder, for the life of the process: it keeps the target, the loaded
+/// kernels and the counters. A forked child starts with none, as a lock may have been held.
+class Compilers {
+  public:
+    std::shared_ptr<const runtime::Compiler> get(const runtime::CompilerOptions& options) {
+        std::lock_guard lock(mutex_);
+        auto& compiler = by_folder_[{options.cache, options.cache_directory}];
+        if (!compiler) compiler = std::make_shared<const runtime::Compiler>(options);
+        return compiler;
+    }
+    static Compilers& instance() {
+        if (current() == nullptr) current() = new Compilers;
+        return *current();
+    }
+    /// The old ones stay where they are: programs made before the fork go on using their code.
+    static void after_fork() { current() = new Compilers; }
+
+  private:
+    static Compilers*& current() {
+        static Compilers* compilers = nullptr;
+        return compilers;
+    }
+    std::mutex mutex_;
+    std::map<std::pair<bool, std::string>, std::shared_ptr<const runtime::Compiler>> by_folder_;
+};
+
+/// Whether a signal's handler wants the compilation to end. Called without Python's lock.
+bool interrupted() {
+    py::gil_scoped_acquire lock;
+    return PyErr_CheckSignals() != 0;
+}
+
+class PythonRecorder {
+  public:
+    explicit PythonRecorder(const py::dict& options) : settings_(options) {}
+
+    at::Tensor input(const at::Tensor& value, bool frozen, std::string name) {
+        at::Tensor promise = recorder_.add_input(value, frozen, std::move(name));
+        examples_.push_back(value);
+        promises_.push_back(promise);
+        return promise;
+    }
+
+    void enter() { scopes_.push_back(std::make_unique<trace::Recorder::Scope>(recorder_)); }
+
+    void exit(const py::object& type, const py::object&, const py::object&) {
+        check(!scopes_.empty(), "a recorder is left that was not entered");
+        scopes_.pop_back();
+        // What the recorder could not follow comes out of PyTorch's frames as some RuntimeError.
+        if (!type.is_none() && recorder_.failure() &&
+            PyErr_GivenExceptionMatches(type.ptr(), PyExc_Exception))
+            throw NotSupported(*recorder_.failure());
+    }
+
+    py::object compile(std::vector<std::optional<at::Tensor>> returned) {
+        std::vector<at::Tensor> outputs;
+        for (auto& t : returned) outputs.push_back(t.value_or(at::Tensor()));
+        auto compiler = Compilers::instance().get(settings_.compiler);
+        std::shared_ptr<trace::CompiledFunction> function;
+        {
+            py::gil_scoped_release unlocked;
+            trace::Recording recording = recorder_.finish(outputs);
+            recording.graph.round_intermediates = settings_.round_intermediates;
+            function = std::make_shared<trace::CompiledFunction>(
+                std::move(recording), examples_, promises_, std::move(outputs), std::move(compiler),
+                settings_.compile, interrupted);
+        }
+        examples_.clear();
+        PyObject* program = make_program(std::move(function));
+        if (program == nullptr) throw py::error_already_set();
+        return py::reinterpret_steal<py::object>(program);
+    }
+
+  private:
+    Settings settings_;
+    trace::Recorder recorder_;
+    std::vector<std::unique_ptr<trace::Recorder::Scope>> scopes_;
+    std::vector<at::Tensor> examples_, promises_;
+};
+
+}  // namespace
+
+void add_recorder(py::module_& module) {
+    py::register_exception_translator([](std::exception_ptr pointer) {
+        try {
+            if (pointer) std::rethrow_exception(pointer);
+        } catch (const Error&) {
+            if (!translate_ingot_error()) throw;
+        }
+    });
+    py::class_<PythonRecorder>(module, "Recorder")
+        .def(py::init<const py::dict&>(), py::arg("options"))
+        .def("input", &PythonRecorder::input, py::arg("value"), py::arg("frozen") = false,
+             py::arg("name") = "", "A promise that stands for `value` while recording.")
+        .def("__enter__",
+             [](py::object self) {
+                 self.cast<PythonRecorder&>().enter();
+                 return self;
+             })
+        .def("__exit__", &PythonRecorder::exit)
+        .def("compile", &PythonRecorder::compile, py::arg("outputs"),
+             "Ends the recording: a program over the inputs, in order, that returns a tuple.");
+    module.def("_after_fork", &Compilers::after_fork);
+    module.def("trim_memory", &trace::trim_output_pool, "Frees the memory kept for later outputs.");
+}
+
+}  // namespace ingot::bindings

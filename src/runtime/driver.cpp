@@ -1,0 +1,211 @@
+// The stages in a row; see driver.h.
+#include "runtime/driver.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <iomanip>
+#include <sstream>
+
+#include "codegen/contraction/contraction.h"
+#include "codegen/text/cpp.h"
+#include "codegen/text/triton.h"
+#include "ir/print.h"
+#include "passes/pipeline.h"
+#include "runtime/debug_dump.h"
+#include "runtime/kernel_loader.h"
+#include "schedule/contraction_model.h"
+#include "schedule/plan_text.h"
+#include "schedule/schedule.h"
+
+namespace ingot::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Adds the time since its making, or since the last call, to a report.
+class StageClock {
+  public:
+    explicit StageClock(CompileReport& report) : report_(report) {}
+    void done(const char* stage) {
+        const auto now = Clock::now();
+        report_.stages.emplace_back(stage, std::chrono::duration<double>(now - last_).count());
+        last_ = now;
+    }
+
+  private:
+    CompileReport& report_;
+    Clock::time_point last_ = Clock::now();
+};
+
+/// What the choice between generated and the vendor's contractions needs to know.
+class ContractionChoice {
+  public:
+    explicit ContractionChoice(const codegen::TargetInfo& target, int cores)
+        : target_(codegen::vector_target(target)) {
+        target_.cores = cores;
+        native_bf16_ = target.avx512bf16 || target.amx_bf16;
+        by_cost_ = choose_by_cost(target_);
+    }
+
+    int panel_width(const PackQuery& query) const {
+        if (query.dtype != DType::F32 && query.dtype != DType::F64) return 0;
+        return ingot::panel_width(query.n, query.dtype, target_);
+    }
+
+    bool generate(const Kernel& kernel) const {
+        const auto plan = plan_contraction(kernel, target_);
+        if (!plan) return false;
+        if (plan->b.form == OperandForm::Panels) return true;  // only generated code reads panels
+        const DType element = kernel.buffers.at(plan->b.buffer < 0 ? 0 : plan->b.buffer).dtype;
+        // The vendor multiplies bf16 with instructions that generated code does not use yet.
+        if (element == DType::BF16 && native_bf16_) return false;
+        return by_cost_(kernel);
+    }
+
+  private:
+    VectorTarget target_;
+    bool native_bf16_ = false;
+    std::function<bool(const Kernel&)> by_cost_;
+};
+
+std::string describe(const CompileReport& report, const codegen::TargetInfo& target) {
+    std::ostringstream out;
+    out << "target " << target.key() << '\n' << std::fixed << std::setprecision(3);
+    for (const auto& [name, seconds] : report.stages)
+        out << std::setw(10) << seconds * 1e3 << " ms  " << name << '\n';
+    out << report.kernels << " kernels (" << report.compiled << " compiled, " << report.from_disk
+        << " from disk, " << report.from_process << " from this process), " << report.launches
+        << " launches, " << report.externs << " extern calls\n";
+    return out.str();
+}
+
+}  // namespace
+
+double CompileReport::seconds() const {
+    double sum = 0;
+    for (const auto& [name, s] : stages) sum += s;
+    return sum;
+}
+
+struct Compiler::Impl {
+    explicit Impl(const CompilerOptions& options)
+        : jit(codegen::host()),
+          cache({options.cache ? (options.cache_directory.empty() ? default_cache_directory()
+                                                                  : options.cache_directory)
+                               : std::string()}),
+          loader(jit, cache) {}
+
+    Graph optimize(const Graph& graph, const ContractionChoice& choice, DebugDump& dump) const;
+    Plan plan(const Graph& graph, const ContractionChoice& choice, int cores) const;
+    void dump_kernels(const Plan& plan, const DebugDump& dump) const;
+
+    codegen::Jit jit;
+    DiskCache cache;
+    KernelLoader loader;
+    std::atomic<int> compilations{0};
+};
+
+Graph Compiler::Impl::optimize(const Graph& graph, const ContractionChoice& choice,
+                               DebugDump& dump) const {
+    PassContext context;
+    context.panel_width = [&](const PackQuery& query) { return choice.panel_width(query); };
+    PipelineOptions options;
+    if (dump.enabled()) {
+        options.verify = true;
+        options.dump = [&](std::string_view pass, const std::string& text) {
+            dump.level(std::string(pass) + ".ir", text);
+        };
+    }
+    return run_passes(graph, context, options);
+}
+
+Plan Compiler::Impl::plan(const Graph& graph, const ContractionChoice& choice, int cores) const {
+    const codegen::TargetInfo& target = jit.target();
+    ScheduleOptions options;
+    options.cores = cores;
+    options.vector_bytes = static_cast<int>(target.vector_bits / 8);
+    options.cache_bytes = static_cast<std::int64_t>(target.l2_bytes);
+    options.generate_contraction = [&](const Kernel& kernel) { return choice.generate(kernel); };
+    return schedule(graph, options);
+}
+
+void Compiler::Impl::dump_kernels(const Plan& plan, const DebugDump& dump) const {
+    for (std::size_t i = 0; i < plan.kernels.size(); ++i) {
+        const Kernel& kernel = plan.kernels[i];
+        const std::string stem = "kernels/" + std::to_string(i) + "_" + kernel.name.substr(0, 80);
+        dump.file(stem + ".nest", to_string(kernel));
+        const auto attempt = [&](const char* suffix, const auto& text) {
+            try {
+                dump.file(stem + suffix, text());
+            } catch (const Error& e) {
+                dump.file(stem + suffix, std::string("not expressed: ") + e.what() + "\n");
+            }
+        };
+        attempt(".cpp", [&] { return to_cpp(kernel, "kernel"); });
+        attempt(".triton.py", [&] { return to_triton(kernel, "kernel"); });
+        KernelCode launches;
+        attempt(".ll", [&] { return jit.optimized_ir(loader.emit(kernel, launches)); });
+        attempt(".s", [&] { return jit.assembly(loader.emit(kernel, launches)); });
+    }
+}
+
+Compiler::Compiler(CompilerOptions options) : impl_(std::make_unique<Impl>(options)) {}
+Compiler::~Compiler() = default;
+
+std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const CompileOptions& options,
+                                                 CompileReport* wanted,
+                                                 const InterruptCheck& interrupted) const {
+    const auto stop_if_asked = [&] {
+        if (interrupted && interrupted()) throw Interrupted("the compilation was interrupted");
+    };
+    CompileReport report;
+    StageClock clock(report);
+    const int all_cores = static_cast<int>(impl_->jit.target().cores);
+    const int cores = options.cores > 0 ? options.cores : all_cores;
+    DebugDump dump(options.debug, impl_->compilations.fetch_add(1));
+    if (dump.enabled()) dump.level("traced.ir", to_string(graph));
+
+    const ContractionChoice choice(impl_->jit.target(), cores);
+    const Graph optimized = impl_->optimize(graph, choice, dump);
+    clock.done("passes");
+    stop_if_asked();
+    Plan plan = impl_->plan(optimized, choice, cores);
+    clock.done("schedule");
+    if (dump.enabled()) {
+        dump.level("plan.txt", to_string(plan, false));
+        impl_->dump_kernels(plan, dump);
+        clock.done("dump");
+    }
+    stop_if_asked();
+    report.kernels = static_cast<int>(plan.kernels.size());
+    for (const Step& step : plan.steps)
+        ++(std::holds_alternative<ExternStep>(step) ? report.externs : report.launches);
+    std::vector<std::shared_ptr<const void>> code;
+    const int threads = options.threads > 0 ? options.threads : std::min(all_cores, 8);
+    std::vector<KernelLaunches> kernels =
+        impl_->loader.load(plan, threads, interrupted, report, code);
+    clock.done("kernels");
+    std::vector<ProgramOutput> outputs;
+    for (const Output& o : optimized.outputs())
+        outputs.push_back({optimized.type(o.value), o.strides, o.writes_input});
+    auto program = std::make_shared<const Program>(std::move(plan), std::move(kernels),
+                                                   std::move(outputs), std::move(code));
+    clock.done("program");
+    if (dump.enabled()) dump.file("report.txt", describe(report, impl_->jit.target()));
+    if (wanted != nullptr) *wanted = std::move(report);
+    return program;
+}
+
+std::string default_cache_directory() {
+    // An environment variable may be set to nothing, which means unset here.
+    const auto variable = [](const char* name) {
+        const char* value = std::getenv(name);
+        return std::string(value == nullptr ? "" : value);
+    };
+    if (const std::string base = variable("XDG_CACHE_HOME"); !base.empty()) return base + "/ingot";
+    if (const std::string home = variable("HOME"); !home.empty()) return home + "/.cache/ingot";
+    return {};
+}
+
+}  // namespace ingot::runtime

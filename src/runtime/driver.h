@@ -1,0 +1,76 @@
+// From a graph to a program: passes, schedule, code generation, loading; the whole compiler behind
+// one call.
+//
+// A Compiler holds what compilations share: the target, the JIT, the disk cache and the kernels
+// already loaded in this process. Kernels are compiled on the compiler's own threads, equal ones
+// once; what the disk cache has is only loaded. Everything that steers a compilation stands in
+// CompileOptions, a plain value.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ir/graph.h"
+#include "runtime/program.h"
+
+namespace ingot::runtime {
+
+struct CompileOptions {
+    bool freezing = true;       // keep values that depend on frozen inputs alone between calls
+    bool max_autotune = false;  // measure where the cost model would guess
+    std::string debug;          // folder for every level of this compilation; empty: none
+    int threads = 0;            // of the compiler; 0: one a core, at most 8
+    int cores = 0;              // that the program will run on; 0: all of the target
+};
+
+struct CompilerOptions {
+    bool cache = true;
+    std::string cache_directory;  // empty: the user's cache folder
+};
+
+/// What a compilation did and how long each stage took, in seconds.
+struct CompileReport {
+    std::vector<std::pair<std::string, double>> stages;
+    int kernels = 0;       // distinct kernels of the plan
+    int compiled = 0;      // of them compiled now
+    int from_disk = 0;     // loaded from the disk cache
+    int from_process = 0;  // loaded before by this process
+    int launches = 0;
+    int externs = 0;
+    double seconds() const;
+};
+
+/// Asked between stages and kernels; true ends the compilation with Interrupted.
+using InterruptCheck = std::function<bool()>;
+class Interrupted : public Error {
+    using Error::Error;
+};
+
+class Compiler {
+  public:
+    explicit Compiler(CompilerOptions options = {});
+    ~Compiler();
+    Compiler(const Compiler&) = delete;
+    Compiler& operator=(const Compiler&) = delete;
+
+    /// Throws NotSupported for a graph that this version does not compile, InternalError for a bug
+    /// of its own. Safe from many threads.
+    std::shared_ptr<const Program> compile(const Graph& graph, const CompileOptions& options,
+                                           CompileReport* report = nullptr,
+                                           const InterruptCheck& interrupted = {}) const;
+
+  private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+/// The folder of the disk cache: $XDG_CACHE_HOME/ingot or ~/.cache/ingot; empty if neither is
+/// known.
+std::string default_cache_directory();
+
+}  // namespace ingot::runtime

@@ -1,0 +1,361 @@
+// Making and calling compiled functions; see compiled_function.h.
+#include "trace/compiled_function.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/util/SmallVector.h>
+
+#include "trace/dtypes.h"
+#include "trace/output_tensor.h"
+#include "trace/replay.h"
+
+namespace ingot::trace {
+namespace {
+
+using runtime::InputState;
+using runtime::OutputMode;
+using runtime::OutputSlot;
+
+/// A parameter that changes at every call is not worth keeping frozen after this many.
+constexpr int kChangesUntilUnfrozen = 3;
+/// Calls that touch less memory than this keep Python's lock.
+constexpr std::int64_t kShortBytes = 64 << 10;
+
+/// Keys that make an operator mean something else; autograd and the like do not.
+c10::DispatchKeySet meaning_keys(const c10::TensorImpl& t) {
+    static constexpr c10::DispatchKeySet kIgnored =
+        c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
+        c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView);
+    return t.key_set() - kIgnored;
+}
+
+at::Tensor borrow(c10::TensorImpl* impl) {
+    return at::Tensor(
+        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+}
+
+/// Where the elements begin. Does not make lazily cloned storages real, as writing must.
+void* data_of(const c10::TensorImpl& t, bool write) {
+    const c10::Storage& storage = t.unsafe_storage();
+    const void* base = write ? storage.mutable_data() : storage.data();
+    return static_cast<std::byte*>(const_cast<void*>(base)) +
+           static_cast<std::size_t>(t.storage_offset()) * t.itemsize();
+}
+
+/// Operators run as they were recorded: below autograd and autocast.
+struct BelowAutograd {
+    at::AutoDispatchBelowADInplaceOrView autograd;
+    c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
+};
+
+}  // namespace
+
+/// One call under way.
+struct CompiledFunction::CallFrame {
+    std::span<c10::TensorImpl* const> inputs;
+    std::shared_ptr<const Variant> variant;
+    runtime::Instance::Lease context;
+    c10::SmallVector<at::Tensor, 4> outputs;  // by graph output
+    std::vector<at::Tensor> saved;            // of written inputs, if the program may fail
+};
+
+CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tensor> examples,
+                                   std::span<const at::Tensor> promises,
+                                   std::vector<at::Tensor> outputs,
+                                   std::shared_ptr<const runtime::Compiler> compiler,
+                                   runtime::CompileOptions options,
+                                   const runtime::InterruptCheck& interrupted)
+    : graph_(std::move(recording.graph)),
+      output_promises_(std::move(outputs)),
+      recipes_(std::move(recording.outputs)),
+      log_(std::move(recording.log)),
+      compiler_(std::move(compiler)),
+      options_(std::move(options)),
+      externs_(std::make_unique<TorchExterns>(std::move(recording.externs))) {
+    for (const InputSource& source : recording.inputs) {
+        input_promises_.push_back(source.promise);
+        captured_.push_back(source.captured);
+    }
+    from_caller_.assign(input_promises_.size(), -1);
+    add_slots(examples, promises);
+    prepare_graph(examples);
+    last_states_.resize(input_promises_.size());
+    changes_.resize(input_promises_.size());
+    auto variant = compile(graph_, interrupted);
+    std::int64_t touched = 0;
+    for (const runtime::Layout& l : variant->instance->inputs()) touched += l.bytes;
+    for (const OutputSlot& o : variant->instance->outputs()) touched += o.layout.bytes;
+    short_ = variant->instance->extern_count() == 0 && variant->instance->launch_count() <= 2 &&
+             touched <= kShortBytes;
+    variant_.store(std::move(variant));
+}
+
+CompiledFunction::~CompiledFunction() = default;
+
+void CompiledFunction::add_slots(std::span<const at::Tensor> examples,
+                                 std::span<const at::Tensor> promises) {
+    for (std::size_t i = 0; i < examples.size(); ++i) {
+        const at::Tensor& t = examples[i];
+        Slot slot{t.sizes().vec(), t.strides().vec(), t.scalar_type(), t.device(),
+                  meaning_keys(*t.unsafeGetTensorImpl())};
+        for (std::size_t g = 0; g < input_promises_.size(); ++g)
+            if (input_promises_[g].is_same(promises[i]))
+                slot.graph_input = static_cast<std::int32_t>(g);
+        check(slot.graph_input >= 0, "an input of the recording is not in its graph");
+        if (from_caller_[slot.graph_input] < 0)
+            from_caller_[slot.graph_input] = static_cast<std::int32_t>(i);
+        slots_.push_back(std::move(slot));
+    }
+    for (std::size_t g = 0; g < from_caller_.size(); ++g)
+        check(from_caller_[g] >= 0 || captured_[g].defined(), "a graph input has no source");
+}
+
+void CompiledFunction::prepare_graph(std::span<const at::Tensor> examples) {
+    if (!examples.empty() && !examples[0].device().is_cpu())
+        throw NotSupported("programs for " + examples[0].device().str());
+    auto& inputs = graph_.mutable_inputs();
+    for (const Output& o : graph_.outputs())
+        if (o.writes_input >= 0) {
+            inputs[o.writes_input].frozen = false;
+            written_.push_back(o.writes_input);
+        }
+    for (std::size_t g = 0; g < inputs.size(); ++g) {
+        const at::Tensor& t = captured_[g].defined() ? captured_[g] : examples[from_caller_[g]];
+        // Without a version counter nobody can tell whether the tensor has changed.
+        if (!options_.freezing || t.is_inference()) inputs[g].frozen = false;
+    }
+}
+
+std::shared_ptr<const CompiledFunction::Variant> CompiledFunction::compile(
+    const Graph& graph, const runtime::InterruptCheck& interrupted) {
+    auto variant = std::make_shared<Variant>();
+    runtime::CompileOptions options = options_;
+    if (options.cores == 0) options.cores = at::get_num_threads();
+    variant->program = compiler_->compile(graph, options, &report_, interrupted);
+    if (!variant->program->symbols().empty()) throw NotSupported("symbolic sizes of inputs");
+    variant->instance = variant->program->instance(*externs_);
+    return variant;
+}
+
+// ---- calling ----
+
+c10::TensorImpl* CompiledFunction::graph_input(std::span<c10::TensorImpl* const> inputs,
+                                               std::size_t g) const {
+    return from_caller_[g] >= 0 ? inputs[from_caller_[g]] : captured_[g].unsafeGetTensorImpl();
+}
+
+bool CompiledFunction::accepts(std::span<c10::TensorImpl* const> inputs) const {
+    if (inputs.size() != slots_.size()) return false;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const Slot& s = slots_[i];
+        const c10::TensorImpl& t = *inputs[i];
+        if (meaning_keys(t) != s.keys || t.dtype() != c10::scalarTypeToTypeMeta(s.dtype))
+            return false;
+        if (t.sizes() != c10::IntArrayRef(s.sizes) || t.strides() != c10::IntArrayRef(s.strides))
+            return false;
+        if (t.device() != s.device) return false;
+        // One tensor given twice was recorded as one.
+        if (inputs[from_caller_[s.graph_input]] != inputs[i]) return false;
+    }
+    return written_.empty() || aliases_as_recorded(inputs);
+}
+
+bool CompiledFunction::aliases_as_recorded(std::span<c10::TensorImpl* const> inputs) const {
+    // Recording refuses to write inputs that share memory, so no written one may share any now.
+    const auto storage = [&](std::size_t g) {
+        return graph_input(inputs, g)->unsafe_storage().unsafeGetStorageImpl();
+    };
+    for (std::int32_t w : written_)
+        for (std::size_t g = 0; g < from_caller_.size(); ++g)
+            if (static_cast<std::int32_t>(g) != w && storage(g) == storage(w)) return false;
+    return true;
+}
+
+CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
+                                  std::vector<at::Tensor>& outputs) {
+    if (!accepts(inputs)) return CallStatus::OtherInputs;
+    std::shared_ptr<const Variant> variant = variant_.load();
+    CallFrame frame{inputs, variant, variant->instance->lease(), {}, {}};
+    const runtime::Instance& instance = *variant->instance;
+    {
+        std::optional<BelowAutograd> guard;
+        if (instance.extern_count() != 0) guard.emplace();
+        bind_inputs(frame);
+        if (!instance.frozen_inputs().empty()) freeze(frame);
+        if (frame.context->error() == kNoError) {
+            bind_outputs(frame);
+            instance.run(*frame.context, threads_);
+        }
+    }
+    if (frame.context->error() != kNoError) {
+        for (std::size_t i = 0; i < frame.saved.size(); ++i)
+            borrow(graph_input(inputs, written_[i])).data().copy_(frame.saved[i]);
+        return CallStatus::KernelFailure;
+    }
+    collect(frame);
+    if (!written_.empty()) write_back(frame);
+    build_outputs(frame, outputs);
+    return CallStatus::Done;
+}
+
+void CompiledFunction::bind_inputs(CallFrame& frame) const {
+    for (std::size_t g = 0; g < from_caller_.size(); ++g)
+        frame.context->set_input(g, data_of(*graph_input(frame.inputs, g), false));
+    for (std::int32_t w : written_) {
+        c10::TensorImpl* impl = graph_input(frame.inputs, w);
+        frame.context->set_input(w, data_of(*impl, true));
+        if (frame.variant->instance->may_fail())
+            frame.saved.push_back(borrow(impl).detach().clone());
+    }
+}
+
+void CompiledFunction::bind_outputs(CallFrame& frame) const {
+    const auto slots = frame.variant->instance->outputs();
+    frame.outputs.resize(slots.size());
+    for (std::size_t o = 0; o < slots.size(); ++o) {
+        if (slots[o].mode != OutputMode::Direct) continue;
+        frame.outputs[o] = make_output(slots[o].layout);
+        frame.context->set_output(o, frame.outputs[o]
+                                         .unsafeGetTensorImpl()
+                                         ->unsafe_storage()
+                                         .unsafeGetStorageImpl()
+                                         ->_mutable_data_ptr_no_checks()
+                                         .mutable_get());
+    }
+}
+
+void CompiledFunction::freeze(CallFrame& frame) {
+    const runtime::Instance& instance = *frame.variant->instance;
+    const auto list = instance.frozen_inputs();
+    c10::SmallVector<InputState, 16> states;
+    for (std::int32_t g : list) {
+        const c10::TensorImpl& t = *graph_input(frame.inputs, g);
+        const auto& version = t.version_counter();
+        // An inference tensor has no version: count it as new at every call.
+        static std::atomic<std::uint64_t> unique{std::uint64_t{1} << 63};
+        states.push_back({t.unsafe_storage().unsafeGetStorageImpl(), data_of(t, false),
+                          version.enabled() ? version.current_version() : unique.fetch_add(1)});
+    }
+    const auto pin = [&](std::size_t i) -> std::shared_ptr<const void> {
+        using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
+        const c10::TensorImpl& t = *graph_input(frame.inputs, list[i]);
+        return std::make_shared<Weak>(t.unsafe_storage().getWeakStorageImpl());
+    };
+    if (instance.freeze(*frame.context, states, threads_, pin)) {
+        freezes_.fetch_add(1, std::memory_order_relaxed);
+        note_change(*frame.variant, states);
+    } else if (changes_in_a_row_.load(std::memory_order_relaxed) != 0) {
+        std::lock_guard lock(mutex_);
+        changes_in_a_row_.store(0, std::memory_order_relaxed);
+        std::ranges::fill(changes_, 0);
+    }
+}
+
+void CompiledFunction::note_change(const Variant& variant, std::span<const InputState> states) {
+    std::lock_guard lock(mutex_);
+    const auto list = variant.instance->frozen_inputs();
+    bool any = false;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+        InputState& last = last_states_[list[i]];
+        if (last.storage != nullptr && last != states[i]) {
+            ++changes_[list[i]];
+            any = true;
+        }
+        last = states[i];
+    }
+    if (!any || changes_in_a_row_.fetch_add(1) + 1 < kChangesUntilUnfrozen) return;
+    if (variant_.load().get() == &variant) unfreeze();
+}
+
+void CompiledFunction::unfreeze() {
+    auto& inputs = graph_.mutable_inputs();
+    for (std::size_t g = 0; g < inputs.size(); ++g)
+        if (changes_[g] > 0) inputs[g].frozen = false;
+    std::ranges::fill(changes_, 0);
+    changes_in_a_row_.store(0);
+    try {
+        variant_.store(compile(graph_, {}));
+    } catch (const Error&) {
+        // The frozen form goes on giving right results, only slower.
+    }
+}
+
+void CompiledFunction::collect(CallFrame& frame) const {
+    const auto slots = frame.variant->instance->outputs();
+    for (std::size_t o = 0; o < slots.size(); ++o) {
+        const OutputSlot& slot = slots[o];
+        if (slot.mode == OutputMode::Adopt) {
+            const auto owner = frame.context->take_owner(slot.buffer);
+            check(owner != nullptr, "an extern call left an output unmade");
+            frame.outputs[o] = std::move(*static_cast<at::Tensor*>(owner.get()));
+        } else if (slot.mode == OutputMode::Copy) {
+            // Also what is going to be written into an input: it may have been read from another.
+            frame.outputs[o] = make_output(slot.layout);
+            frame.outputs[o].copy_(tensor_over(frame.context->pointer(slot.buffer), slot.source));
+        }
+    }
+}
+
+void CompiledFunction::write_back(CallFrame& frame) const {
+    const auto slots = frame.variant->instance->outputs();
+    for (std::size_t o = 0; o < slots.size(); ++o) {
+        if (slots[o].writes_input < 0) continue;
+        c10::TensorImpl* impl = graph_input(frame.inputs, slots[o].writes_input);
+        if (slots[o].mode != OutputMode::Done) {
+            BelowAutograd guard;
+            borrow(impl).copy_(frame.outputs[o]);
+        }
+        if (impl->version_counter().enabled()) impl->bump_version();
+    }
+}
+
+void CompiledFunction::build_outputs(CallFrame& frame, std::vector<at::Tensor>& outputs) const {
+    outputs.clear();
+    outputs.reserve(recipes_.size());
+    using Kind = OutputRecipe::Kind;
+    for (const OutputRecipe& r : recipes_) {
+        switch (r.kind) {
+            case Kind::Graph:
+                outputs.push_back(frame.outputs[r.index]);
+                break;
+            case Kind::Input:
+                outputs.push_back(borrow(graph_input(frame.inputs, r.index)));
+                break;
+            case Kind::ViewOfInput: {
+                const at::Tensor base = borrow(graph_input(frame.inputs, r.index));
+                outputs.push_back(base.as_strided(to_ints(r.sizes), to_ints(r.strides),
+                                                  base.storage_offset() + r.offset.constant()));
+                break;
+            }
+            case Kind::ViewOfGraph:
+                outputs.push_back(frame.outputs[r.index].as_strided(
+                    to_ints(r.sizes), to_ints(r.strides), r.offset.constant()));
+                break;
+            case Kind::Same:
+                outputs.push_back(outputs[r.index]);
+                break;
+            case Kind::None:
+                outputs.emplace_back();
+                break;
+        }
+    }
+}
+
+std::vector<at::Tensor> CompiledFunction::replay(std::span<c10::TensorImpl* const> inputs) const {
+    Replay replay;
+    for (std::size_t g = 0; g < input_promises_.size(); ++g)
+        replay.bind(input_promises_[g], borrow(graph_input(inputs, g)));
+    for (const LoggedCall& call : log_) replay.run(call);
+    std::vector<at::Tensor> outputs;
+    for (const at::Tensor& promise : output_promises_) outputs.push_back(replay.tensor(promise));
+    return outputs;
+}
+
+void CompiledFunction::release_memory() { variant_.load()->instance->drop_frozen(); }
+std::int64_t CompiledFunction::frozen_bytes() const {
+    return variant_.load()->instance->frozen_bytes();
+}
+
+}  // namespace ingot::trace

@@ -1,0 +1,115 @@
+// A recorded and compiled function of tensors: what Python's and C++'s callers call.
+//
+// Joins the core's program with PyTorch: checks the inputs' metadata, freezes parameters, allocates
+// outputs, runs the program, rebuilds aliases from recipes. A call costs some 10 ns an input and
+// one allocation an output beyond the program itself. Safe from many threads; needs no Python.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/driver.h"
+#include "trace/extern_host.h"
+#include "trace/recorder.h"
+
+namespace ingot::trace {
+
+/// Why a call cannot be served by the program.
+enum class CallStatus {
+    Done,
+    OtherInputs,    // metadata differ from what was recorded: nothing has happened
+    KernelFailure,  // an index was out of range: inputs are unchanged, outputs void
+};
+
+class CompiledFunction {
+  public:
+    /// Compiles `recording`. `examples` are the tensors given to Recorder::add_input, in order,
+    /// `promises` what it returned; `outputs` were given to Recorder::finish.
+    CompiledFunction(Recording recording, std::span<const at::Tensor> examples,
+                     std::span<const at::Tensor> promises, std::vector<at::Tensor> outputs,
+                     std::shared_ptr<const runtime::Compiler> compiler,
+                     runtime::CompileOptions options,
+                     const runtime::InterruptCheck& interrupted = {});
+    ~CompiledFunction();
+
+    std::size_t input_count() const { return slots_.size(); }
+    std::size_t output_count() const { return recipes_.size(); }
+
+    /// Runs the program. outputs: as many as were given to finish(), undefined where none was.
+    CallStatus call(std::span<c10::TensorImpl* const> inputs, std::vector<at::Tensor>& outputs);
+    /// Runs the recorded ATen calls one by one, as eager does; raises what eager raises. Inputs
+    /// must have the recorded metadata.
+    std::vector<at::Tensor> replay(std::span<c10::TensorImpl* const> inputs) const;
+
+    /// True if a call is so short that giving up Python's lock costs more than it is worth.
+    bool is_short() const { return short_; }
+    const runtime::CompileReport& report() const { return report_; }
+    /// Frees arenas' and frozen memory; later calls make it again.
+    void release_memory();
+    std::int64_t frozen_bytes() const;
+    /// How often frozen values were computed.
+    std::int64_t freeze_count() const { return freezes_.load(std::memory_order_relaxed); }
+
+  private:
+    struct Slot {
+        std::vector<std::int64_t> sizes, strides;
+        c10::ScalarType dtype;
+        c10::Device device{c10::kCPU};
+        c10::DispatchKeySet keys;  // those that change what an operator means
+        std::int32_t graph_input = -1;
+    };
+    /// One compiled form; replaced when parameters turn out to change at every call.
+    struct Variant {
+        std::shared_ptr<const runtime::Program> program;
+        std::shared_ptr<const runtime::Instance> instance;
+    };
+    struct CallFrame;
+
+    void add_slots(std::span<const at::Tensor> examples, std::span<const at::Tensor> promises);
+    void prepare_graph(std::span<const at::Tensor> examples);
+    std::shared_ptr<const Variant> compile(const Graph& graph,
+                                           const runtime::InterruptCheck& interrupted);
+    bool accepts(std::span<c10::TensorImpl* const> inputs) const;
+    bool aliases_as_recorded(std::span<c10::TensorImpl* const> inputs) const;
+    void bind_inputs(CallFrame& frame) const;
+    void bind_outputs(CallFrame& frame) const;
+    void freeze(CallFrame& frame);
+    void note_change(const Variant& variant, std::span<const runtime::InputState> states);
+    void unfreeze();
+    void collect(CallFrame& frame) const;
+    void write_back(CallFrame& frame) const;
+    void build_outputs(CallFrame& frame, std::vector<at::Tensor>& outputs) const;
+    c10::TensorImpl* graph_input(std::span<c10::TensorImpl* const> inputs, std::size_t i) const;
+
+    Graph graph_;
+    std::vector<Slot> slots_;                 // by caller's input
+    std::vector<std::int32_t> from_caller_;   // by graph input: the caller's position or -1
+    std::vector<at::Tensor> captured_;        // by graph input, where no caller gives it
+    std::vector<at::Tensor> input_promises_;  // by graph input
+    std::vector<at::Tensor> output_promises_;
+    std::vector<OutputRecipe> recipes_;
+    std::vector<LoggedCall> log_;
+    std::vector<std::int32_t> written_;  // graph inputs that the program writes
+    bool short_ = false;
+
+    std::shared_ptr<const runtime::Compiler> compiler_;
+    runtime::CompileOptions options_;
+    std::unique_ptr<TorchExterns> externs_;
+    TorchThreads threads_;
+    runtime::CompileReport report_;
+
+    std::atomic<std::shared_ptr<const Variant>> variant_;
+    std::atomic<int> changes_in_a_row_{0};
+    std::atomic<std::int64_t> freezes_{0};
+    std::mutex mutex_;  // of what follows, and of variant_'s replacement
+    std::vector<runtime::InputState> last_states_;  // by graph input
+    std::vector<int> changes_;                      // by graph input, since the last quiet call
+};
+
+}  // namespace ingot::trace

@@ -1,0 +1,209 @@
+// Extern steps over ATen; see extern_host.h.
+#include "trace/extern_host.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "trace/dtypes.h"
+#include "trace/vendor.h"
+
+namespace ingot::trace {
+namespace {
+
+using runtime::Layout;
+
+bool same_storage(const at::Tensor& a, const at::Tensor& b) {
+    return a.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
+           b.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+/// What all extern calls do: tensors over the buffers, results into their places.
+class TorchCall : public runtime::ExternCall {
+  public:
+    TorchCall(std::span<const Layout> inputs, std::span<const Layout> outputs)
+        : inputs_(inputs.begin(), inputs.end()), outputs_(outputs.begin(), outputs.end()) {}
+
+    void run(std::span<void* const> inputs, std::span<void*> outputs,
+             std::span<std::shared_ptr<void>> owners) const override {
+        std::vector<at::Tensor> in, out(outputs.size());
+        in.reserve(inputs.size());
+        for (std::size_t i = 0; i < inputs.size(); ++i)
+            in.push_back(tensor_over(inputs[i], inputs_[i]));
+        for (std::size_t i = 0; i < outputs.size(); ++i)
+            if (outputs[i] != nullptr) out[i] = tensor_over(outputs[i], outputs_[i]);
+        std::vector<at::Tensor> results = call(in, out);
+        check(results.size() == outputs.size(), "an extern call gave another number of results");
+        for (std::size_t i = 0; i < outputs.size(); ++i)
+            place(std::move(results[i]), in, out[i], i, outputs[i], owners[i]);
+    }
+
+  protected:
+    virtual std::vector<at::Tensor> call(std::span<const at::Tensor> in,
+                                         std::span<const at::Tensor> out) const = 0;
+
+  private:
+    void place(at::Tensor result, const std::vector<at::Tensor>& in, at::Tensor& planned,
+               std::size_t i, void*& pointer, std::shared_ptr<void>& owner) const {
+        const Layout& layout = outputs_[i];
+        check(result.defined(), "an extern call gave no tensor");
+        if (result.sizes() != c10::IntArrayRef(layout.sizes) ||
+            result.scalar_type() != to_scalar_type(layout.dtype))
+            throw InternalError("an extern call gave a result of another size or type");
+        if (planned.defined()) {
+            if (!planned.is_same(result)) planned.copy_(result);
+            return;
+        }
+        // A result that is, or looks into, an operand would dangle: it needs memory of its own.
+        bool own = has_layout(result, layout) && !result.is_conj() && !result.is_neg();
+        for (const at::Tensor& t : in) own = own && !same_storage(t, result);
+        if (!own) {
+            at::Tensor copy = empty_tensor(layout);
+            copy.copy_(result);
+            result = std::move(copy);
+        }
+        pointer = result.mutable_data_ptr();
+        owner = std::make_shared<at::Tensor>(std::move(result));
+    }
+
+    std::vector<Layout> inputs_, outputs_;
+};
+
+class VendorCall final : public TorchCall {
+  public:
+    VendorCall(VendorFunction f, std::span<const Layout> inputs, std::span<const Layout> outputs)
+        : TorchCall(inputs, outputs), function_(std::move(f)) {}
+
+  private:
+    std::vector<at::Tensor> call(std::span<const at::Tensor> in,
+                                 std::span<const at::Tensor> out) const override {
+        return function_(in, out);
+    }
+    VendorFunction function_;
+};
+
+/// A recorded ATen call on other tensors.
+class RecordedCall final : public TorchCall {
+  public:
+    RecordedCall(std::shared_ptr<const std::vector<ExternCallee>> table, std::size_t index,
+                 std::span<const Layout> inputs, std::span<const Layout> outputs)
+        : TorchCall(inputs, outputs), table_(std::move(table)), callee_(table_->at(index)) {}
+
+  private:
+    std::vector<at::Tensor> call(std::span<const at::Tensor> in,
+                                 std::span<const at::Tensor>) const override {
+        std::vector<at::Tensor> operands(in.begin(), in.end());
+        for (std::size_t i = 0; i < operands.size() && i < callee_.operand_strides.size(); ++i)
+            operands[i] = with_strides(operands[i], callee_.operand_strides[i]);
+        // A written operand is a value of the graph: the call gets a copy that it may change.
+        for (int w : callee_.written)
+            if (same_storage(operands[w], in[w])) operands[w] = clone_as_is(operands[w]);
+        torch::jit::Stack stack = arguments(operands);
+        callee_.op.callBoxed(stack);
+        std::vector<at::Tensor> returned;
+        for (const c10::IValue& v : stack) flatten(v, returned);
+        std::vector<at::Tensor> results;
+        for (const ExternCallee::Result& r : callee_.results)
+            results.push_back(r.operand ? operands.at(r.index) : returned.at(r.index));
+        return results;
+    }
+
+    /// The operator saw these strides when it was recorded; its result's strides (and, for a few
+    /// operators, its meaning) follow from them.
+    static at::Tensor with_strides(const at::Tensor& t, const Sizes& wanted) {
+        Ints strides;
+        for (Expr e : wanted) {
+            if (!e.is_constant()) return t;
+            strides.push_back(e.constant());
+        }
+        if (strides.size() != static_cast<std::size_t>(t.dim()) || t.strides() == strides) return t;
+        at::Tensor copy = at::empty_strided(t.sizes(), strides, t.options());
+        // Overlapping elements (an expanded operand) cannot be written one by one.
+        for (std::int64_t s : strides)
+            if (s == 0) return t;
+        return copy.copy_(t);
+    }
+
+    static at::Tensor clone_as_is(const at::Tensor& t) {
+        return at::empty_strided(t.sizes(), t.strides(), t.options()).copy_(t);
+    }
+
+    torch::jit::Stack arguments(const std::vector<at::Tensor>& operands) const {
+        torch::jit::Stack stack(callee_.arguments);
+        for (c10::IValue& v : stack)
+            if (v.isList()) v = v.toList().copy();
+        for (const TensorSlot& slot : callee_.slots) {
+            c10::IValue& v = stack[slot.argument];
+            if (slot.element < 0) {
+                v = operands.at(slot.operand);
+            } else if (v.isTensorList()) {
+                auto list = v.toTensorList();
+                list.set(slot.element, operands.at(slot.operand));
+            } else {
+                v.toList().set(slot.element, operands.at(slot.operand));
+            }
+        }
+        return stack;
+    }
+
+    static void flatten(const c10::IValue& v, std::vector<at::Tensor>& into) {
+        if (v.isTensor()) {
+            into.push_back(v.toTensor());
+        } else if (v.isList()) {
+            for (const c10::IValue& element : v.toListRef()) flatten(element, into);
+        } else if (v.isTuple()) {
+            for (const c10::IValue& element : v.toTupleRef().elements()) flatten(element, into);
+        }
+    }
+
+    std::shared_ptr<const std::vector<ExternCallee>> table_;
+    const ExternCallee& callee_;
+};
+
+}  // namespace
+
+std::unique_ptr<runtime::ExternCall> TorchExterns::prepare(const ExternStep& step,
+                                                           std::span<const Layout> inputs,
+                                                           std::span<const Layout> outputs) const {
+    if (step.index >= 0)
+        return std::make_unique<RecordedCall>(table_, static_cast<std::size_t>(step.index), inputs,
+                                              outputs);
+    if (!step.callee.empty())
+        throw NotSupported("an extern call of '" + step.callee + "' that was not recorded");
+    return std::make_unique<VendorCall>(vendor_function(step.prim, step.attrs), inputs, outputs);
+}
+
+int TorchThreads::count() const { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
+
+void TorchThreads::run(int tasks, void (*body)(void*, int), void* context) const {
+    at::parallel_for(0, tasks, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t t = begin; t < end; ++t) body(context, static_cast<int>(t));
+    });
+}
+
+at::Tensor tensor_over(void* data, const Layout& layout) {
+    const c10::Device device(c10::kCPU);
+    auto storage = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), static_cast<std::size_t>(layout.bytes),
+        c10::DataPtr(data, device), nullptr, false);
+    at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU),
+        c10::scalarTypeToTypeMeta(to_scalar_type(layout.dtype)));
+    t.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
+    return t;
+}
+
+at::Tensor empty_tensor(const Layout& layout) {
+    return at::empty_strided(layout.sizes, layout.strides,
+                             at::TensorOptions().dtype(to_scalar_type(layout.dtype)));
+}
+
+bool has_layout(const at::Tensor& tensor, const Layout& layout) {
+    const auto sizes = tensor.sizes(), strides = tensor.strides();
+    if (sizes != c10::IntArrayRef(layout.sizes)) return false;
+    if (tensor.numel() == 0) return strides == c10::IntArrayRef(layout.strides);
+    for (std::size_t d = 0; d < sizes.size(); ++d)
+        if (strides[d] != layout.strides[d]) return false;
+    return true;
+}
+
+}  // namespace ingot::trace

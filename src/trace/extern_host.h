@@ -1,0 +1,44 @@
+// Carries out a program's extern steps with ATen: recorded calls, and the vendor's form of prims.
+//
+// A step's buffers become tensors over the program's memory (no copy, about 0.2 µs each); results
+// that ATen allocates are handed over as they are where the plan allows it, else copied into the
+// planned memory. Part of the PyTorch layer; implements runtime/host.h.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "runtime/host.h"
+#include "trace/recorder.h"
+
+namespace ingot::trace {
+
+/// The table must be the recording's the plan was made from.
+class TorchExterns final : public runtime::ExternHost {
+  public:
+    explicit TorchExterns(std::vector<ExternCallee> table)
+        : table_(std::make_shared<const std::vector<ExternCallee>>(std::move(table))) {}
+    std::unique_ptr<runtime::ExternCall> prepare(
+        const ExternStep& step, std::span<const runtime::Layout> inputs,
+        std::span<const runtime::Layout> outputs) const override;
+
+  private:
+    std::shared_ptr<const std::vector<ExternCallee>> table_;
+};
+
+/// PyTorch's own thread pool.
+class TorchThreads final : public runtime::Threads {
+  public:
+    int count() const override;
+    void run(int tasks, void (*body)(void*, int), void* context) const override;
+};
+
+/// A tensor over memory that somebody else owns.
+at::Tensor tensor_over(void* data, const runtime::Layout& layout);
+/// A fresh tensor of this layout with contents of any value.
+at::Tensor empty_tensor(const runtime::Layout& layout);
+/// Whether the tensor's elements lie as the layout says.
+bool has_layout(const at::Tensor& tensor, const runtime::Layout& layout);
+
+}  // namespace ingot::trace

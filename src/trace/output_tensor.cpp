@@ -1,0 +1,51 @@
+// See output_tensor.h.
+#include "trace/output_tensor.h"
+
+#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
+
+#include "runtime/memory.h"
+#include "trace/dtypes.h"
+
+namespace ingot::trace {
+namespace {
+
+/// Below, the C library recycles by itself.
+constexpr std::int64_t kPooledFrom = 1 << 20;
+constexpr std::size_t kPoolBytes = std::size_t{128} << 20;
+
+/// Never destroyed: tensors may be freed while the process ends.
+runtime::BlockPool& pool() {
+    static auto* const instance = new runtime::BlockPool(kPoolBytes);
+    return *instance;
+}
+
+void release(void* lent) {
+    runtime::BlockPool::release(static_cast<runtime::BlockPool::Lent*>(lent));
+}
+
+c10::DataPtr allocate(std::size_t bytes) {
+    if (bytes < static_cast<std::size_t>(kPooledFrom) || bytes > kPoolBytes)
+        return c10::GetCPUAllocator()->allocate(bytes);
+    auto* lent = pool().take(bytes);
+    return {runtime::BlockPool::data(lent), lent, &release, c10::Device(c10::kCPU)};
+}
+
+}  // namespace
+
+at::Tensor make_output(const runtime::Layout& layout) {
+    const auto bytes = static_cast<std::size_t>(layout.bytes);
+    // Resizable as any tensor: growing takes memory from PyTorch's allocator.
+    auto storage = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), bytes, allocate(bytes), c10::GetCPUAllocator(), true);
+    at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU),
+        c10::scalarTypeToTypeMeta(to_scalar_type(layout.dtype)));
+    t.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
+    return t;
+}
+
+void trim_output_pool() { pool().trim(); }
+
+}  // namespace ingot::trace

@@ -1,0 +1,30 @@
+// Runs recorded ATen calls again on real tensors, one by one, as eager does. Used where a compiled
+// program cannot serve a call: the user then sees eager's results and eager's errors.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <unordered_map>
+
+#include "trace/recorder.h"
+
+namespace ingot::trace {
+
+class Replay {
+  public:
+    /// `real` takes the place of `promise`.
+    void bind(const at::Tensor& promise, at::Tensor real) {
+        values_[promise.unsafeGetTensorImpl()] = std::move(real);
+    }
+    /// Carries the call out. Exceptions are the operator's own.
+    void run(const LoggedCall& call);
+    /// What stands for `promise` now; a tensor that was real while recording is itself.
+    at::Tensor tensor(const at::Tensor& promise) const;
+
+  private:
+    c10::IValue real(const c10::IValue& value) const;
+    void bind_results(const c10::IValue& promised, const c10::IValue& real);
+
+    std::unordered_map<const c10::TensorImpl*, at::Tensor> values_;
+};
+
+}  // namespace ingot::trace
