@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "schedule/index.h"
+#include "schedule/jam.h"
 
 namespace ingot::sched {
 
@@ -43,6 +44,7 @@ class Arranger {
         rename();
         collect();
         choose_vector();
+        jam_windows(nest_, pool_);
     }
 
   private:
@@ -196,10 +198,10 @@ class Arranger {
         std::vector<Loop> inner;
         auto cut = [&](const Loop& l, std::int64_t tile) {
             Expr count = floor_div(l.extent, tile);
-            Expr far = loop_variable(pool_, "t", merged_++, count);
+            Expr far = count.is(1) ? Expr(0) : loop_variable(pool_, "t", merged_++, count);
             Expr near = loop_variable(pool_, "t", merged_++, tile);
             with.emplace_back(l.var, far * Expr(tile) + near);
-            nest_.loops.push_back({far, count, LoopKind::Serial});
+            if (!count.is(1)) nest_.loops.push_back({far, count, LoopKind::Serial});
             inner.push_back({near, tile, LoopKind::Serial});
         };
         cut(u, tile_u);
@@ -274,8 +276,11 @@ class Arranger {
     static void unroll(Phase& p) {
         Expr all = 1;
         for (const Loop& l : p.loops) all *= l.extent;
-        if (!all.is_constant() || all.constant() > kMostUnrolled) return;
-        for (Loop& l : p.loops) l.kind = LoopKind::Unroll;
+        if (!all.is_constant() || p.loops.empty()) return;
+        if (all.constant() <= kMostUnrolled)
+            for (Loop& l : p.loops) l.kind = LoopKind::Unroll;
+        else if (p.loops.back().extent.constant() < kShort)
+            p.loops.back().kind = LoopKind::Unroll;
     }
 
     Draft& draft_;

@@ -2,6 +2,9 @@
 #include "schedule/memory.h"
 
 #include <algorithm>
+#include <numeric>
+
+#include "schedule/reuse.h"
 
 namespace ingot::sched {
 
@@ -24,8 +27,30 @@ void touch(std::vector<std::pair<std::size_t, std::size_t>>& spans, const Plan& 
     span.second = std::max(span.second, step);
 }
 
-std::vector<Lifetime> lifetimes(const Plan& plan) {
-    std::vector<std::pair<std::size_t, std::size_t>> spans(plan.buffers.size(), {SIZE_MAX, 0});
+using Spans = std::vector<std::pair<std::size_t, std::size_t>>;
+
+// Results take over operands that die in the step that makes them: owner[result] = operand's owner.
+void take_over(const Plan& plan, Spans& spans, std::vector<std::int32_t>& owner) {
+    std::vector<bool> taken(plan.buffers.size(), false);
+    for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+        auto* k = std::get_if<KernelStep>(&plan.steps[i]);
+        if (k == nullptr) continue;
+        const std::size_t now = plan.frozen_steps.size() + i;
+        for (auto [in, out] : shareable(plan, *k)) {
+            auto a = static_cast<std::size_t>(in), b = static_cast<std::size_t>(out);
+            auto o = static_cast<std::size_t>(owner[a]);
+            if (taken[a] || owner[b] != out || spans[b].first != now || spans[a].second != now)
+                continue;
+            if (std::count(k->buffers.begin(), k->buffers.end(), in) > 1) continue;
+            taken[a] = true;
+            owner[b] = owner[a];
+            spans[o].second = std::max(spans[o].second, spans[b].second);
+        }
+    }
+}
+
+std::vector<Lifetime> lifetimes(const Plan& plan, std::vector<std::int32_t>& owner) {
+    Spans spans(plan.buffers.size(), {SIZE_MAX, 0});
     auto walk = [&](const std::vector<Step>& steps, std::size_t base) {
         for (std::size_t i = 0; i < steps.size(); ++i) {
             if (auto* k = std::get_if<KernelStep>(&steps[i])) {
@@ -39,11 +64,13 @@ std::vector<Lifetime> lifetimes(const Plan& plan) {
     };
     walk(plan.frozen_steps, 0);
     walk(plan.steps, plan.frozen_steps.size());
+    take_over(plan, spans, owner);
     std::vector<Lifetime> found;
     for (std::size_t b = 0; b < plan.buffers.size(); ++b) {
         const Buffer& buffer = plan.buffers[b];
         if (buffer.place != BufferPlace::Arena || buffer.base >= 0 || spans[b].first == SIZE_MAX)
             continue;
+        if (owner[b] != static_cast<std::int32_t>(b)) continue;
         Expr rounded = ceil_div(buffer.bytes, kAlign) * Expr(kAlign);
         found.push_back({static_cast<std::int32_t>(b), spans[b].first, spans[b].second, rounded});
     }
@@ -123,12 +150,16 @@ Expr place_symbolic(Plan& plan, std::vector<Lifetime> list, Expr end) {
 }  // namespace
 
 void plan_memory(Plan& plan) {
-    std::vector<Lifetime> list = lifetimes(plan);
+    std::vector<std::int32_t> owner(plan.buffers.size());
+    std::iota(owner.begin(), owner.end(), 0);
+    std::vector<Lifetime> list = lifetimes(plan, owner);
     sort_by_size(list);
     std::int64_t constant =
         place_constant(plan, list, plan.frozen_steps.size() + plan.steps.size());
     plan.arena_bytes = place_symbolic(plan, std::move(list), constant);
-    // Views of arena buffers keep offsets relative to their base.
+    for (std::size_t b = 0; b < plan.buffers.size(); ++b)
+        if (owner[b] != static_cast<std::int32_t>(b))
+            plan.buffers[b].offset = plan.buffers[static_cast<std::size_t>(owner[b])].offset;
 }
 
 }  // namespace ingot::sched

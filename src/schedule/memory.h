@@ -1,9 +1,10 @@
 // One arena for all intermediate buffers of a call.
 //
 // A buffer lives from the step that first writes it to the last step that touches it (or a view of
-// it). Buffers are placed in order of falling size at the lowest offset that no buffer alive at the
-// same time occupies. Symbolic sizes get an offset behind everything whose relation is unknown.
-// Cost: buffers times those alive with them.
+// it); a result may take over the memory of an operand that dies (reuse.h). Buffers are placed in
+// order of falling size at the lowest offset that no buffer alive at the same time occupies.
+// Symbolic sizes get an offset behind everything whose relation is unknown. Cost: buffers times
+// those alive with them.
 #pragma once
 #include "schedule/plan.h"
 

@@ -13,6 +13,7 @@
 #include "schedule/legalize.h"
 #include "schedule/loops.h"
 #include "schedule/memory.h"
+#include "schedule/reuse.h"
 
 namespace ingot {
 
@@ -45,6 +46,7 @@ class Scheduler {
             (gr.frozen ? plan_.frozen_steps : plan_.steps).push_back(std::move(step));
         }
         for (const Output& o : g_.outputs()) plan_.output_buffers.push_back(buffer(o.value));
+        write_inputs_directly(plan_);
         plan_memory(plan_);
         return std::move(plan_);
     }

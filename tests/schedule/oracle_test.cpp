@@ -289,6 +289,26 @@ TEST(ScheduleOracle, ConstantsAreMemoryWhereTheyMustBe) {
     verify(g);
 }
 
+TEST(ScheduleOracle, OptimizerStepWritesItsInputs) {
+    Graph g;
+    ValueId p = input(g, {40, 3}), m = input(g, {40, 3}), grad = input(g, {40, 3});
+    ValueId next = g.emit(Prim::Add, {g.emit(Prim::Mul, {m, full(g, m, 0.9)}), grad});
+    ValueId step = g.emit(Prim::Sub, {p, g.emit(Prim::Mul, {next, full(g, m, 0.1)})});
+    g.add_output(step, contiguous_strides(g.type(step).sizes), 0);
+    g.add_output(next, contiguous_strides(g.type(step).sizes), 1);
+    Plan plan = verify(g);
+    EXPECT_EQ(plan.steps.size(), 1u) << to_string(plan);
+}
+
+TEST(ScheduleOracle, ResultsTakeOverDyingOperands) {
+    Graph g;
+    ValueId w = input(g, {8, 8}), x = input(g, {64, 8});
+    for (int i = 0; i < 4; ++i) x = softmax(g, g.emit(Prim::Matmul, {x, w}), 1);
+    output(g, g.emit(Prim::Matmul, {x, w}));
+    Plan plan = verify(g);
+    EXPECT_TRUE(plan.arena_bytes.is(2 * 64 * 8 * 4)) << to_string(plan);
+}
+
 TEST(ScheduleOracle, InPlaceSwapOfInputs) {
     Graph g;
     ValueId a = input(g, {7}), b = input(g, {7});
