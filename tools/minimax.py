@@ -9,7 +9,7 @@ other, lowest power first, and the rest is fitted again each time, so that round
 import mpmath as mp
 import numpy as np
 
-mp.mp.prec = 160
+mp.mp.prec = 200
 
 
 def remez(f, weight, powers, lo, hi, grid=600, iterations=12):
@@ -75,17 +75,15 @@ def fit(name, f, powers, lo, hi, bits, weight=lambda x: mp.mpf(1), absolute=None
         fixed.append((left.pop(0), rounded(coeffs[0], bits)))
     xs = [mp.mpf(lo) + (mp.mpf(hi) - lo) * k / 1999 for k in range(1, 1999)]
     error = max(abs(weight(x) * (sum(c * x**p for p, c in fixed) - f(x))) for x in xs)
-    kind = "float" if bits == 24 else "double"
     hexes = [float(c).hex() for _, c in fixed]
     print(f"// error 2^{float(mp.log(error, 2)):.1f} on [{float(lo):.6g}, {float(hi):.6g}]")
-    print(f"inline constexpr {kind} {name}[] = {{")
-    suffix = "f" if bits == 24 else ""
+    print(f"inline constexpr double {name}[] = {{")
     line = "   "
     for h in hexes:
         mantissa, exponent = h.split("p")
         if "." in mantissa:
             mantissa = mantissa.rstrip("0").rstrip(".")
-        item = f" {mantissa}p{int(exponent)}{suffix},"
+        item = f" {mantissa}p{int(exponent)},"
         if len(line) + len(item) > 98:
             print(line)
             line = "   "
@@ -96,7 +94,7 @@ def fit(name, f, powers, lo, hi, bits, weight=lambda x: mp.mpf(1), absolute=None
 
 
 HEADER = """// Minimax polynomials of the vector math, lowest power first. Written by tools/minimax.py; what
-// each one approximates stands in tools/minimax_table.py.
+// each one approximates stands in tools/minimax_table.py. Those named 32 hold f32 values.
 #pragma once
 
 namespace ingot::codegen {

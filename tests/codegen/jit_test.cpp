@@ -79,6 +79,25 @@ TEST(Jit, EqualModulesGiveEqualObjects) {
     EXPECT_NE(jit.compile(scale_module(jit, 3)).bytes, jit.compile(scale_module(jit, 4)).bytes);
 }
 
+TEST(Jit, TheCacheKeyNamesTargetAndEffort) {
+    JitOptions plain;
+    plain.optimization = 0;
+    const std::string key = Jit(host()).cache_key();
+    EXPECT_EQ(key, Jit(host()).cache_key());
+    EXPECT_NE(key, Jit(host(), plain).cache_key());
+    EXPECT_NE(key, Jit(target_named("x86-64-v2")).cache_key());
+}
+
+TEST(Jit, ObjectsFromAnyOptimizationLevelAgree) {
+    for (int level = 0; level <= 3; ++level) {
+        JitOptions options;
+        options.optimization = level;
+        const Jit jit(host(), options);
+        const auto code = jit.load(jit.compile(scale_module(jit, 3)));
+        EXPECT_EQ(code->function<float(float)>("scale")(2), 6) << level;
+    }
+}
+
 TEST(Jit, CodeOutlivesItsJit) {
     std::shared_ptr<LoadedCode> code;
     {

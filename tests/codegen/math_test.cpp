@@ -217,10 +217,11 @@ bool can_run(const TargetInfo& target) {
 
 TEST(Math, F32OnTheHost) { expect_accurate<float>(host(), host().lanes(4), 200000); }
 
-TEST(Math, F32WithAvx2) {
+TEST(Math, WithAvx2) {
     const TargetInfo target = target_named("x86-64-v3");
     if (!can_run(target)) GTEST_SKIP() << "no AVX2 here";
     expect_accurate<float>(target, 8, 100000);
+    expect_accurate<double>(target, 4, 20000);
 }
 
 TEST(Math, F32OtherShapes) {

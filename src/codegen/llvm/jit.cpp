@@ -4,6 +4,7 @@
 // another kernel, so lookups are one table and a LoadedCode owns exactly its own pages.
 #include "codegen/llvm/jit.h"
 
+#include <llvm/Config/llvm-config.h>
 #include <llvm/ExecutionEngine/JITLink/JITLink.h>
 #include <llvm/ExecutionEngine/JITLink/JITLinkMemoryManager.h>
 #include <llvm/IR/DiagnosticInfo.h>
@@ -42,7 +43,10 @@ void throw_fatal_error(void* /*user*/, const char* reason, bool /*crash_diagnost
 
 void install_error_handler() {
     static std::once_flag once;
-    std::call_once(once, [] { llvm::install_fatal_error_handler(throw_fatal_error); });
+    std::call_once(once, [] {
+        llvm::install_fatal_error_handler(throw_fatal_error);
+        llvm::install_bad_alloc_error_handler(throw_fatal_error);
+    });
 }
 
 std::string to_text(llvm::Error error) { return llvm::toString(std::move(error)); }
@@ -164,6 +168,11 @@ Jit::~Jit() = default;
 
 const TargetInfo& Jit::target() const { return impl_->target; }
 const JitOptions& Jit::options() const { return impl_->options; }
+
+std::string Jit::cache_key() const {
+    return impl_->target.key() + "|O" + std::to_string(impl_->options.optimization) +
+           "|LLVM " LLVM_VERSION_STRING;
+}
 
 IrModule Jit::make_module(std::string_view name) const {
     IrModule ir;

@@ -82,6 +82,9 @@ class Jit {
 
     const TargetInfo& target() const;
     const JitOptions& options() const;
+    /// Names everything here that changes machine code: target, options, LLVM's version. A part of
+    /// the disk cache's keys, beside the kernel's text and Ingot's version.
+    std::string cache_key() const;
 
     /// An empty module with this target's triple and data layout.
     IrModule make_module(std::string_view name) const;

@@ -1,5 +1,5 @@
 // Which form of a function is used, and the scalar calls for those without one. The forms
-// themselves: math_f32.cpp, math_via_f64.cpp.
+// themselves: math_direct.cpp, math_via_f64.cpp.
 #include "codegen/llvm/math.h"
 
 #include <llvm/IR/Module.h>
@@ -115,7 +115,7 @@ bool math_supported(MathFn fn, const llvm::Type* element_type, const TargetInfo&
     if (fn == MathFn::Remainder) fn = MathFn::Fmod;
     if (fn == MathFn::Sigmoid) fn = MathFn::Exp;
     if (is_formula(fn)) return true;
-    return element_type->isFloatTy() && (has_f32(fn) || has_via_f64(fn));
+    return has_direct(fn, element_type, target) || (element_type->isFloatTy() && has_via_f64(fn));
 }
 
 Value emit_scalar_calls(MathContext& context, std::string_view symbol,
@@ -133,19 +133,18 @@ Value emit_math(MathContext& context, MathFn fn, std::span<const Value> operands
     check(static_cast<int>(operands.size()) == operand_count(fn), "emit_math: operand count");
     llvm::Type* element = operands[0]->getType()->getScalarType();
     check(element->isFloatTy() || element->isDoubleTy(), "emit_math: neither f32 nor f64");
-    if (element->isFloatTy() && is_trigonometric(fn)) {
+    const bool direct = has_direct(fn, element, context.target);
+    if (direct && is_trigonometric(fn)) {
         const llvm::IRBuilder<>::FastMathFlagGuard guard(context.b);
-        return emit_trigonometric_f32(context, fn, operands[0]);
+        return emit_trigonometric(context, fn, operands[0]);
     }
     const unsigned part_lanes = context.target.lanes(element->isFloatTy() ? 4 : 8);
     return MathOps::in_parts(context.b, operands, part_lanes, [&](std::span<const Value> x) {
         const llvm::IRBuilder<>::FastMathFlagGuard guard(context.b);
         context.b.clearFastMathFlags();
         if (Value y = emit_formula(context, fn, x)) return y;
-        if (element->isFloatTy()) {
-            if (Value y = emit_f32(context, fn, x)) return y;
-            if (has_via_f64(fn)) return emit_widened(context, fn, x);
-        }
+        if (direct) return emit_direct(context, fn, x[0]);
+        if (element->isFloatTy() && has_via_f64(fn)) return emit_widened(context, fn, x);
         if (!math_supported(fn, element, context.target))
             throw NotSupported("no " + std::string(name(fn)) + " for " + context.target.cpu);
         std::string symbol = "ingot_" + std::string(name(fn));

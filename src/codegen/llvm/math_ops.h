@@ -81,11 +81,9 @@ class MathOps {
     Value from_bits(Value x) { return b.CreateBitCast(x, type_); }
 
     /// Horner's rule; coefficients lowest power first.
-    template <typename T>
-    Value poly(Value x, std::span<const T> coefficients) {
-        Value y = c(static_cast<double>(coefficients.back()));
-        for (std::size_t k = coefficients.size() - 1; k-- > 0;)
-            y = fma(y, x, c(static_cast<double>(coefficients[k])));
+    Value poly(Value x, std::span<const double> coefficients) {
+        Value y = c(coefficients.back());
+        for (std::size_t k = coefficients.size() - 1; k-- > 0;) y = fma(y, x, c(coefficients[k]));
         return y;
     }
 
@@ -105,11 +103,13 @@ class MathOps {
     llvm::IRBuilder<>::FastMathFlagGuard guard_;
 };
 
-/// f32 functions in f32 arithmetic; null when `fn` has no such form.
-Value emit_f32(MathContext& context, MathFn fn, std::span<const Value> x);
-bool has_f32(MathFn fn);
-/// Sin, Cos and Tan of f32 vectors of any width; may append basic blocks.
-Value emit_trigonometric_f32(MathContext& context, MathFn fn, Value x);
+/// Whether `fn` has code in its operand's own precision: Exp, Log, Tanh, Erf, and the trigonometric
+/// ones.
+bool has_direct(MathFn fn, const llvm::Type* element, const TargetInfo& target);
+/// Exp, Log, Tanh and Erf; null for others.
+Value emit_direct(MathContext& context, MathFn fn, Value x);
+/// Sin, Cos and (f32 only) Tan, of vectors of any width; may append basic blocks.
+Value emit_trigonometric(MathContext& context, MathFn fn, Value x);
 bool is_trigonometric(MathFn fn);
 
 /// f32 functions on operands widened to f64: good to about 2^-34, which rounds to an almost

@@ -28,7 +28,7 @@ ExpParts exp_parts(MathOps& m, Value x) {
     Value bounded = m.at_least(m.at_most(x, 110), -110);  // beyond, an f32 is 0 or infinite
     Value n = m.sub(m.fma(bounded, m.c(kLog2E), m.c(kRoundMagic)), m.c(kRoundMagic));
     Value r = m.fnma(n, m.c(kLn2), bounded);
-    return {n, m.fma(m.mul(r, r), m.poly<double>(r, kExpD), r)};
+    return {n, m.fma(m.mul(r, r), m.poly(r, kExpD), r)};
 }
 
 Value exp_f64(MathOps& m, Value x) {
@@ -46,7 +46,7 @@ Value exp2_f64(MathOps& m, Value x) {
     Value bounded = m.at_least(m.at_most(x, 160), -160);
     Value n = m.sub(m.add(bounded, m.c(kRoundMagic)), m.c(kRoundMagic));
     Value r = m.mul(m.sub(bounded, n), m.c(kLn2));
-    Value p = m.fma(m.mul(r, r), m.poly<double>(r, kExpD), r);
+    Value p = m.fma(m.mul(r, r), m.poly(r, kExpD), r);
     return m.scale(m.add(p, m.c(1)), n);
 }
 
@@ -63,7 +63,7 @@ LogParts log_parts(MathOps& m, Value x) {
     // The exponent as a number: added into the low bits of 1.5 * 2^52.
     Value exponent = m.b.CreateAdd(m.b.CreateAShr(shift, m.i(52)), m.to_bits(m.c(kRoundMagic)));
     Value f = m.sub(m.from_bits(m.b.CreateSub(bits, shift)), m.c(1));
-    Value y = m.fma(f, m.poly<double>(f, kLogD), m.c(-0.5));
+    Value y = m.fma(f, m.poly(f, kLogD), m.c(-0.5));
     return {m.sub(m.from_bits(exponent), m.c(kRoundMagic)), m.fma(m.mul(f, f), y, f)};
 }
 
@@ -96,7 +96,7 @@ Value atan2_f64(MathOps& m, Value y, Value x) {
     t = m.select(m.eq(high, m.c(0)), m.c(0), t);
     t = m.select(m.eq(low, m.inf()), m.c(1), t);
     Value s = m.mul(t, t);
-    Value angle = m.fma(m.mul(t, s), m.poly<double>(s, kAtanD), t);
+    Value angle = m.fma(m.mul(t, s), m.poly(s, kAtanD), t);
     angle = m.select(steep, m.sub(m.c(kPi / 2), angle), angle);
     Value left = m.b.CreateICmpSLT(m.to_bits(x), m.i(0));
     angle = m.copysign(m.select(left, m.sub(m.c(kPi), angle), angle), y);
@@ -108,14 +108,14 @@ Value atan_f64(MathOps& m, Value x) {
     Value steep = m.gt(a, m.c(1));
     Value t = m.select(steep, m.div(m.c(1), a), a);
     Value s = m.mul(t, t);
-    Value angle = m.fma(m.mul(t, s), m.poly<double>(s, kAtanD), t);
+    Value angle = m.fma(m.mul(t, s), m.poly(s, kAtanD), t);
     angle = m.select(steep, m.sub(m.c(kPi / 2), angle), angle);
     return m.copysign(angle, x);
 }
 
 Value tan_f64(MathOps& m, const TurnRest& turn) {
     Value s = m.mul(turn.rest, turn.rest);
-    Value sine = m.fma(m.mul(turn.rest, s), m.poly<double>(s, kSinD), turn.rest);
+    Value sine = m.fma(m.mul(turn.rest, s), m.poly(s, kSinD), turn.rest);
     Value cosine = cos_of_rest_f64(m, s);
     Value odd = m.b.CreateICmpNE(m.b.CreateAnd(turn.quadrant, m.i(1)), m.i(0));
     return m.div(m.select(odd, m.neg(cosine), sine), m.select(odd, sine, cosine));
@@ -157,7 +157,7 @@ Value erfc_f64(MathOps& m, Value x) {
     Value a = m.at_most(m.abs(x), 10.1);  // erfc(10.1) rounds to 0 in f32
     Value t = m.div(m.sub(a, m.c(2)), m.add(a, m.c(2)));
     Value e = exp_f64(m, m.neg(m.mul(a, a)));
-    Value y = m.mul(e, m.poly<double>(t, kErfcD));
+    Value y = m.mul(e, m.poly(t, kErfcD));
     return m.select(m.lt(x, m.c(0)), m.sub(m.c(2), y), y);
 }
 
@@ -200,12 +200,12 @@ TurnRest reduce_f64(MathOps& m, Value x) {
 }
 
 Value cos_of_rest_f64(MathOps& m, Value s) {
-    return m.fma(m.mul(s, s), m.poly<double>(s, kCosD), m.fma(s, m.c(-0.5), m.c(1)));
+    return m.fma(m.mul(s, s), m.poly(s, kCosD), m.fma(s, m.c(-0.5), m.c(1)));
 }
 
 Value sine_of_turn_f64(MathOps& m, const TurnRest& turn, int quarter_turns) {
     Value s = m.mul(turn.rest, turn.rest);
-    Value sine = m.fma(m.mul(turn.rest, s), m.poly<double>(s, kSinD), turn.rest);
+    Value sine = m.fma(m.mul(turn.rest, s), m.poly(s, kSinD), turn.rest);
     Value quadrant = m.b.CreateAdd(turn.quadrant, m.i(quarter_turns));
     Value odd = m.b.CreateICmpNE(m.b.CreateAnd(quadrant, m.i(1)), m.i(0));
     Value y = m.select(odd, cos_of_rest_f64(m, s), sine);
