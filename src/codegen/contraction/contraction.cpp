@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "codegen/contraction/ir_loop.h"
@@ -30,6 +31,9 @@ struct Decisions {
     bool b_in_place = false;  // B's columns are read where they lie, but for the last panel
     Scratch scratch;
     Expr panels, blocks;
+    /// The rows of all batches lie alike, this many bytes apart: one table serves a block of rows
+    /// in every batch (the groups of a convolution).
+    std::optional<Expr> batch_shift;
     /// Lengths along k as the micro-kernels count them: pairs of bf16 are one.
     Expr units(Expr along_k) const { return plan.pairs ? floor_div(along_k, 2) : along_k; }
 };
@@ -82,6 +86,22 @@ std::vector<int> choose_heights(Expr m, int rows) {
     return heights;
 }
 
+std::optional<Expr> find_batch_shift(const Decisions& d, const Contraction& c) {
+    if (d.pack_a || c.batch.size() != 1) return std::nullopt;
+    const Expr var = c.batch[0].var;
+    const auto linear = linear_in(d.plan.a.offset, var);
+    if (!linear || !linear->stride.is_constant() || linear->stride.constant() < 0)
+        return std::nullopt;
+    // Zeros are shifted too, so there must be as many of them.
+    const std::int64_t shift = linear->stride.constant() * (d.plan.pairs ? 2 : bytes(d.dtype));
+    if (!c.batch[0].extent.is_constant() || shift * c.batch[0].extent.constant() > 64 << 10)
+        return std::nullopt;
+    const bool mask_varies = std::any_of(c.a_insts.begin(), c.a_insts.end() - 1,
+                                         [&](const Inst& i) { return contains(i.offset, var); });
+    if (mask_varies) return std::nullopt;
+    return Expr(shift);
+}
+
 Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     if (!kernel.contraction) throw InternalError("contraction: a kernel without one");
     const auto plan = plan_contraction(*kernel.contraction, kernel.buffers, vector_target(target));
@@ -115,11 +135,13 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.scratch.b_table =
         place(plan->b.form == OperandForm::Runs ? plan->b.segments * Expr(plan->tile.columns() * 8)
                                                 : Expr(0));
+    d.batch_shift = find_batch_shift(d, c);
+    const Expr shifted = d.batch_shift ? *d.batch_shift * (plan->batch - Expr(1)) : Expr(0);
     // Never empty: the packer knows zeros by their address.
-    d.scratch.zero =
-        place(max(Expr(1), max(computed ? Expr(0) : plan->a.run,
-                               plan->b.form == OperandForm::Runs ? plan->b.run : Expr(0))) *
-              Expr(size));
+    d.scratch.zero = place(
+        shifted + max(Expr(1), max(computed ? Expr(0) : plan->a.run,
+                                   plan->b.form == OperandForm::Runs ? plan->b.run : Expr(0))) *
+                      Expr(size));
     d.scratch.a_rows = place(computed ? plan->k * Expr(std::int64_t{rows} * size) : Expr(0));
     const Expr k_units = d.units(plan->k);
     d.scratch.a_packed = place(d.pack_a ? k_units * Expr(d.block_rows * size) : Expr(0));
@@ -568,6 +590,7 @@ void Emitter::tiles(Value* batch, Value* start, Value* end, Value* panel_index) 
         Value* is_last = b_.CreateICmpSLT(count, i64(columns()));
         return {usual->getFunctionType(), b_.CreateSelect(is_last, make(last_vectors), usual)};
     };
+    Value* shift = d_.batch_shift ? b_.CreateMul(batch, expr(*d_.batch_shift)) : i64(0);
     for_tiles(start, end, [&](int height, Value* row, Value* local) {
         const llvm::FunctionCallee f = kernel(height);
         Value* ldc = i64(columns());
@@ -580,7 +603,7 @@ void Emitter::tiles(Value* batch, Value* start, Value* end, Value* panel_index) 
             Value* table = at(b_.getPtrTy(), bytes_at(scratch_, d_.scratch.table),
                               b_.CreateMul(local, segments));
             b_.CreateCall(f, {table, segments, units(d_.plan.a.run), right.address, right.distance,
-                              scratch_, ldc});
+                              scratch_, ldc, shift});
         }
         call(epilogue_, {batch, row, i64(height), first_column, count, scratch_});
     });
@@ -602,12 +625,18 @@ llvm::Function* Emitter::main_function() {
     emit_loop(b_, "item", f->getArg(2), f->getArg(3), i64(1), {i64(-1)},
               [&](Value* item, const std::vector<Value*>& carried) {
                   Value* panel_index = b_.CreateURem(item, panels);
-                  Value* block = b_.CreateUDiv(item, panels);
-                  Value* batch = b_.CreateUDiv(block, blocks);
-                  Value* start = b_.CreateMul(b_.CreateURem(block, blocks), i64(d_.block_rows));
+                  Value* rest = b_.CreateUDiv(item, panels);
+                  // Blocks within batches, or batches within blocks where they share the table.
+                  Value* inner = d_.batch_shift ? expr(d_.plan.batch) : blocks;
+                  Value* low = b_.CreateURem(rest, inner);
+                  Value* high = b_.CreateUDiv(rest, inner);
+                  Value* batch = d_.batch_shift ? low : high;
+                  Value* block_index = d_.batch_shift ? high : low;
+                  Value* block = d_.batch_shift ? high : rest;
+                  Value* start = b_.CreateMul(block_index, i64(d_.block_rows));
                   Value* end = select_min(b_.CreateAdd(start, i64(d_.block_rows)), m);
                   if_then(b_.CreateICmpNE(block, carried[0]),
-                          [&] { prepare_block(batch, start, end); });
+                          [&] { prepare_block(d_.batch_shift ? i64(0) : batch, start, end); });
                   tiles(batch, start, end, panel_index);
                   return std::vector<Value*>{block};
               });

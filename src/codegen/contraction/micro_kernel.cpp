@@ -232,8 +232,8 @@ llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::i
     llvm::IRBuilder<> b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] =
-        shared_function(module, tile_name("rows", shape, ldb), {ptr, i64, i64, ptr, i64, ptr, i64});
+    auto [f, is_new] = shared_function(module, tile_name("rows", shape, ldb),
+                                       {ptr, i64, i64, ptr, i64, ptr, i64, i64});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     Tile tile(b, shape, ldb, f->getArg(4));
@@ -251,8 +251,11 @@ llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::i
                 b.CreateMul(segment, b.getInt64(static_cast<std::uint64_t>(shape.rows))));
             Values rows;
             for (int row = 0; row < shape.rows; ++row)
-                rows.push_back(b.CreateLoad(
-                    ptr, b.CreateConstGEP1_64(ptr, entry, static_cast<std::uint64_t>(row))));
+                rows.push_back(b.CreateGEP(
+                    b.getInt8Ty(),
+                    b.CreateLoad(ptr,
+                                 b.CreateConstGEP1_64(ptr, entry, static_cast<std::uint64_t>(row))),
+                    f->getArg(7)));
             auto [sum, b_end] = tile.over_k(acc, count, b_start, [&](Value* k, int u, int row) {
                 Value* at = b.CreateGEP(shape.element, rows[static_cast<std::size_t>(row)], k);
                 return b.CreateConstGEP1_64(shape.element, at, static_cast<std::uint64_t>(u));

@@ -38,9 +38,9 @@ inline constexpr std::int64_t kRuntimeStride = -1;
 /// elements, `ldc` apart, which the sums replace.
 llvm::Function* packed_kernel(llvm::Module& module, const TileShape& tile, std::int64_t ldb);
 
-/// void f(ptr table, i64 segments, i64 k, ptr b, i64 ldb, ptr c, i64 ldc)
-/// table: [segments][rows] pointers to k consecutive elements of A each; B goes on from segment to
-/// segment. A is read where it lies: a convolution without im2col.
+/// void f(ptr table, i64 segments, i64 k, ptr b, i64 ldb, ptr c, i64 ldc, i64 shift)
+/// table: [segments][rows] pointers to k consecutive elements of A each, `shift` bytes further on;
+/// B goes on from segment to segment. A is read where it lies: a convolution without im2col.
 llvm::Function* rows_kernel(llvm::Module& module, const TileShape& tile, std::int64_t ldb);
 
 /// void f(ptr table, i64 segments, i64 k, i64 step, i64 rows, ptr out, ptr zero)
