@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 
 #include "schedule/phase_emitter.h"
 
@@ -40,6 +41,9 @@ class ContractionEmitter {
         is_conv(n_) ? conv(out) : matmul(out);
         return out;
     }
+
+    /// A variable of the result that the loops do not have, and what it is in terms of theirs.
+    std::optional<std::pair<Expr, Expr>> split() const { return split_; }
 
   private:
     Loop loop(std::size_t dim) const {
@@ -116,7 +120,18 @@ class ContractionEmitter {
         const Sizes& padding = n_.attrs.get<Sizes>("padding");
         add_loop(out.m, 0);
         for (std::size_t d = 2; d < result_.size(); ++d) add_loop(out.m, d);
-        add_loop(out.n, 1);
+        const std::int64_t groups = n_.attrs.get<std::int64_t>("groups");
+        Expr group = 0;
+        if (groups == 1) {
+            add_loop(out.n, 1);
+        } else {
+            // Each group is a product of its own; its channels follow the earlier groups'.
+            Expr of_group = floor_div(weight[0], groups);
+            group = new_loop(out.batch, groups);
+            Expr within = new_loop(out.n, of_group);
+            split_ = {result_[1], group * of_group + within};
+            result_[1] = split_->second;
+        }
         Sizes at{result_[0], 0}, inside{result_[1], 0};
         std::vector<Condition> valid;
         Expr row = 0;
@@ -129,8 +144,9 @@ class ContractionEmitter {
             inside.push_back(k);
             row = row * weight[d] + k;
         }
-        at[1] = inside[1] = new_loop(out.k, weight[1]);
-        row = row * weight[1] + at[1];
+        inside[1] = new_loop(out.k, weight[1]);
+        at[1] = group * weight[1] + inside[1];
+        row = row * weight[1] + inside[1];
         out.a_insts = insts([&](PhaseEmitter& e) { return e.guarded(n_.operands[0], at, valid); });
         out.b_insts = insts([&](PhaseEmitter& e) {
             if (!is_packed(n_)) return e.value(n_.operands[1], inside);
@@ -143,6 +159,7 @@ class ContractionEmitter {
     const Node& n_;
     Sizes result_;
     std::function<Expr(Expr)> fresh_;
+    std::optional<std::pair<Expr, Expr>> split_;
 };
 
 // Merges neighbouring loops and gives all their final names.
@@ -155,7 +172,8 @@ class ContractionLoops {
         for (Store& s : c.epilogue.stores)
             if (!s.offset.is_constant()) exprs_.push_back(&s.offset);
     }
-    void run() {
+    void run(const std::optional<std::pair<Expr, Expr>>& split) {
+        if (split && !split->first.is_constant()) replace(split->first, split->second);
         arrange(c_.batch, "cb");
         arrange(c_.m, "cm");
         arrange(c_.n, "cn");
@@ -215,6 +233,15 @@ void write(Draft& draft, const EmitContext& c, Contraction& out, PhaseEmitter& e
 
 }  // namespace
 
+// Groups of channels, each wide enough for vectors.
+static bool grouped_form(const Graph& g, const Node& n) {
+    if (n.prim != Prim::Conv) return false;
+    const Sizes& weight = g.type(n.operands[1]).sizes;
+    const std::int64_t groups = n.attrs.get<std::int64_t>("groups");
+    return groups > 0 && weight[0].is_constant() && weight[0].constant() % groups == 0 &&
+           weight[0].constant() / groups >= 4 && known_le(Expr(4), weight[1]) == true;
+}
+
 bool has_contraction_form(const Graph& g, const Node& n) {
     if (is_complex(g.type(n.results[0]).dtype) || !is_float(g.type(n.results[0]).dtype))
         return false;
@@ -224,7 +251,8 @@ bool has_contraction_form(const Graph& g, const Node& n) {
             return true;
         case Prim::Conv:
         case Prim::PackedConv:
-            if (n.attrs.get<std::int64_t>("groups") != 1) return false;
+            // Depthwise convolutions have become sums before (see legalize.cpp).
+            if (n.attrs.get<std::int64_t>("groups") != 1 && !grouped_form(g, n)) return false;
             return !n.attrs.has("transposed") || !n.attrs.get<bool>("transposed");
         default:
             return false;
@@ -247,7 +275,8 @@ Kernel bare_contraction(const Graph& g, NodeId id, const Layouts& layouts) {
     std::size_t extra = 0;
     auto fresh = [&](Expr extent) { return loop_variable(g.pool(), "ck", extra++, extent); };
     Sizes result = domain_variables(g.pool(), "g", g.type(n.results[0]).sizes);
-    Contraction out = ContractionEmitter(c, draft, n, result, fresh).run();
+    ContractionEmitter emitter(c, draft, n, result, fresh);
+    Contraction out = emitter.run();
     Phase ignored;
     PhaseEmitter e(c, draft, ignored,
                    [](ValueId, const Sizes&) { return Found{Found::Where::Memory}; });
@@ -256,7 +285,7 @@ Kernel bare_contraction(const Graph& g, NodeId id, const Layouts& layouts) {
     acc.dtype = out.accumulate;
     out.epilogue.insts.push_back(acc);
     write(draft, c, out, e, n.results[0], result, 0);
-    ContractionLoops(out, g.pool()).run();
+    ContractionLoops(out, g.pool()).run(emitter.split());
     draft.kernel.contraction = std::make_shared<const Contraction>(std::move(out));
     find_sizes(draft);
     return std::move(draft.kernel);
@@ -269,8 +298,8 @@ Draft emit_contraction_group(const EmitContext& c, std::uint32_t id) {
     Draft draft;
     std::size_t extra = 0;
     auto fresh = [&](Expr extent) { return loop_variable(c.graph.pool(), "ck", extra++, extent); };
-    Contraction out =
-        ContractionEmitter(c, draft, c.graph.node(first.node), first.map, fresh).run();
+    ContractionEmitter emitter(c, draft, c.graph.node(first.node), first.map, fresh);
+    Contraction out = emitter.run();
     PhaseEmitter e(c, draft, out.epilogue, [&](ValueId v, const Sizes& index) {
         for (std::uint32_t m : c.fusion.makers[v]) {
             const Anchor& a = c.fusion.anchors[m];
@@ -291,7 +320,7 @@ Draft emit_contraction_group(const EmitContext& c, std::uint32_t id) {
         write(draft, c, out, e, a.target, at,
               inside ? e.compute(a.value, a.map) : e.value(a.value, a.map));
     }
-    ContractionLoops(out, c.graph.pool()).run();
+    ContractionLoops(out, c.graph.pool()).run(emitter.split());
     draft.kernel.contraction = std::make_shared<const Contraction>(std::move(out));
     find_sizes(draft);
     return draft;

@@ -277,6 +277,30 @@ ValueId depthwise(Graph& g, std::vector<ValueId>& in_memory, const Node& n, Valu
     return convert(g, g.emit(Prim::Sum, {terms}, {{"dims", sums}}), t);
 }
 
+// Groups of channels: the weight gets a copy with channels innermost, as the input has them.
+bool is_grouped(const Graph& g, const Node& n) {
+    return n.prim == Prim::Conv && !n.attrs.get<bool>("transposed") &&
+           n.attrs.get<std::int64_t>("groups") > 1 && g.type(n.operands[1]).rank() > 2 &&
+           constant_sizes(g.type(n.operands[1]).sizes);
+}
+
+void grouped_convolution(Rewriter& r, const Graph& old, std::vector<ValueId>& in_memory,
+                         const Node& n) {
+    Graph& g = r.out();
+    Ints last{0}, back{0, old.type(n.operands[1]).rank() - 1};
+    for (int d = 2; d < old.type(n.operands[1]).rank(); ++d) {
+        last.push_back(d);
+        back.push_back(d - 1);
+    }
+    last.push_back(1);
+    ValueId w = g.emit(Prim::Permute, {r(n.operands[1])}, {{"dims", last}});
+    in_memory.push_back(w);
+    w = g.emit(Prim::Permute, {w}, {{"dims", back}});
+    NodeId id = g.add_with_types(n.prim, {r(n.operands[0]), w}, n.attrs, {old.type(n.results[0])},
+                                 n.origin);
+    r.map(n.results[0], g.node(id).results[0]);
+}
+
 // Few channels, row-major: the padded copy has whole rows of a window side by side.
 bool wants_padded_copy(const Graph& g, const Node& n) {
     if (n.prim != Prim::Conv && n.prim != Prim::PackedConv) return false;
@@ -336,6 +360,10 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
             if (is_depthwise(old, n)) {
                 ValueId x = r(n.operands[0]), w = r(n.operands[1]);
                 r.map(n.results[0], depthwise(g, in_memory, n, x, w));
+                return;
+            }
+            if (is_grouped(old, n)) {
+                grouped_convolution(r, old, in_memory, n);
                 return;
             }
             if (!wants_padded_copy(old, n)) break;

@@ -183,7 +183,7 @@ TEST(ContractionPlan, GroupedConvolution) {
                       bias = f.input({48}, true);
         const ValueId y = f.conv(x, w, 1, 1, groups);
         f.output(f.graph.emit(Prim::Relu, {f.add(y, f.per_channel(y, bias, 1))}));
-        f.check(1e-4);
+        EXPECT_EQ(f.check(1e-4), 1);
     }
 }
 
