@@ -16,7 +16,7 @@
 namespace ingot::runtime {
 namespace {
 
-/// Part of every key: change it when code generation changes what a kernel's text means.
+/// Part of every key, beside the build's own identity (Jit::cache_key): the meaning of an entry.
 constexpr std::string_view kVersion = "ingot kernels 1";
 constexpr std::string_view kLaunches = "/launches";
 
@@ -194,7 +194,7 @@ std::vector<KernelLaunches> KernelLoader::load(const Plan& plan, int threads,
                                                const InterruptCheck& interrupted,
                                                CompileReport& report,
                                                std::vector<std::shared_ptr<const void>>& code) {
-    const std::string target = jit_.target().key();
+    const std::string target = jit_.cache_key();
     std::vector<Job> jobs(plan.kernels.size());
     std::vector<std::string_view> all{kVersion, target};
     for (std::size_t i = 0; i < jobs.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <thread>
 
+#include "codegen/llvm/build_identity.h"
 #include "codegen/llvm/math.h"
 #include "ir/error.h"
 
@@ -86,6 +87,8 @@ TEST(Jit, TheCacheKeyNamesTargetAndEffort) {
     EXPECT_EQ(key, Jit(host()).cache_key());
     EXPECT_NE(key, Jit(host(), plain).cache_key());
     EXPECT_NE(key, Jit(target_named("x86-64-v2")).cache_key());
+    EXPECT_NE(key.find(build_identity()), std::string::npos);
+    EXPECT_GE(build_identity().size(), 16u);
 }
 
 TEST(Jit, ObjectsFromAnyOptimizationLevelAgree) {

@@ -19,6 +19,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "codegen/llvm/build_identity.h"
 #include "codegen/llvm/jit_worker.h"
 #include "codegen/llvm/math_library.h"
 #include "codegen/llvm/special.h"
@@ -171,7 +172,7 @@ const JitOptions& Jit::options() const { return impl_->options; }
 
 std::string Jit::cache_key() const {
     return impl_->target.key() + "|O" + std::to_string(impl_->options.optimization) +
-           "|LLVM " LLVM_VERSION_STRING;
+           "|LLVM " LLVM_VERSION_STRING "|" + build_identity();
 }
 
 IrModule Jit::make_module(std::string_view name) const {

@@ -82,8 +82,8 @@ class Jit {
 
     const TargetInfo& target() const;
     const JitOptions& options() const;
-    /// Names everything here that changes machine code: target, options, LLVM's version. A part of
-    /// the disk cache's keys, beside the kernel's text and Ingot's version.
+    /// Names everything that changes a kernel's machine code beside its text: target, options,
+    /// LLVM's version, this build of Ingot. A part of the disk cache's keys.
     std::string cache_key() const;
 
     /// An empty module with this target's triple and data layout.
