@@ -312,6 +312,31 @@ TEST(Nest, LongSumsAreAccurate) {
     EXPECT_LT(std::abs(sum - exact) / exact, 2e-7);
 }
 
+TEST(Nest, TransposedLoadsGoThroughTiles) {
+    for (const char* type : {"f32", "f64", "bf16", "i8", "i64", "c64", "b8"})
+        for (auto [rows, columns] :
+             {std::pair{16, 16}, {32, 8}, {5, 7}, {64, 48}, {33, 50}, {300, 19}}) {
+            const std::string r = std::to_string(rows), c = std::to_string(columns);
+            const std::string n = std::to_string(rows * columns), t = type;
+            compare_with_interpreter(parse(R"(kernel "transpose" {
+              buffer 0: )" + t + "[" + std::to_string(2 * rows * columns) +
+                                           R"(] read
+              buffer 1: )" + t + "[" + n + R"(] read
+              buffer 2: )" + t + "[" + std::to_string(2 * rows * columns) +
+                                           R"(] written
+              nest { loop i2 < 2
+                loop i0 < )" + r + R"(
+                loop i1 < )" + c + R"( vector
+                phase { %0: )" + t + " = load 0[i0 + " +
+                                           r + "*i1 + " + n + R"(*i2]
+                  %1: )" + t + " = load 1[" +
+                                           c + R"(*i0 + i1]
+                  %2: )" + t + R"( = add(%0, %1)
+                  store 2[)" + c + "*i0 + i1 + " +
+                                           n + "*i2] = %2 } } }"));
+        }
+}
+
 TEST(Nest, SeveralNestsAreSeveralLaunches) {
     Kernel k = parse(R"(kernel "two" {
       buffer 0: f32[100] read

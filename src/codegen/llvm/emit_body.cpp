@@ -10,9 +10,11 @@ namespace ingot::codegen {
 void BodyEmitter::begin(std::span<const Inst> insts) {
     insts_ = insts;
     values_.assign(insts.size(), Lanes());
+    preset_.assign(insts.size(), false);
 }
 
 void BodyEmitter::emit(InstId id) {
+    if (preset_[id]) return;
     const Inst& inst = insts_[id];
     switch (inst.kind) {
         case InstKind::Prim:

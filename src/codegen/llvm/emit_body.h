@@ -39,11 +39,18 @@ class BodyEmitter {
     /// Appends instruction `id`; those it uses must have been emitted where they dominate it.
     /// May add basic blocks.
     void emit(InstId id);
+    /// Gives instruction `id` a value made elsewhere; emit(id) does nothing then.
+    void preset(InstId id, Lanes value) {
+        values_[id] = value;
+        preset_[id] = true;
+    }
     void emit_all() {
         for (InstId i = 0; i < insts_.size(); ++i) emit(i);
     }
     /// The value of an emitted instruction: a scalar where it is the same in all lanes.
     Lanes value(InstId id) const { return values_[id]; }
+    /// The value of Load `inst`, whose mask has been emitted.
+    Lanes load(const Inst& inst);
     void store(const Store& store);
 
   private:
@@ -51,7 +58,6 @@ class BodyEmitter {
     Address interleaved(Address a);
     IrValue aligned_stream(const BufferRef& buffer, Expr offset) const;
     IrValue access_mask(InstId mask, bool varying);
-    Lanes load(const Inst& inst);
     Lanes prim(const Inst& inst);
     Lanes number_of(const Inst& inst);
     void bind(const Inst& inst);
@@ -62,6 +68,7 @@ class BodyEmitter {
     BodyOptions options_;
     std::span<const Inst> insts_;
     std::vector<Lanes> values_;
+    std::vector<bool> preset_;
     IrValue active_ = nullptr;
 };
 

@@ -143,11 +143,98 @@ class NestEmitter {
 
     void points(IrValue chunk) {
         const Loop& loop = nest_.loops.back();
+        if (!shape_.tile.loads.empty()) return tiles(chunk);
         IrValue first = b.CreateMul(chunk, num(shape_.chunk), "", true, true);
         IrValue extent = index_.scalar(loop.extent);
         IrValue last = b.CreateBinaryIntrinsic(llvm::Intrinsic::smin, extent,
                                                b.CreateAdd(first, num(shape_.chunk)));
         vector_loop_over(loop, first, last, shape_.lanes, shape_.rest_lanes, [&] { phases(); });
+    }
+
+    // ---- tiles ----------------------------------------------------------------------------------
+
+    /// A block of rows of the tile's loop: whole squares through registers, the rest row by row.
+    void tiles(IrValue chunk) {
+        const Loop& loop = nest_.loops.back();
+        const Loop& rows = nest_.loops[shape_.tile.loop];
+        const std::int64_t n = shape_.lanes;
+        IrValue top = b.CreateMul(index_.scalar(rows.var), num(n));  // bound to the block's number
+        IrValue bottom = b.CreateBinaryIntrinsic(llvm::Intrinsic::smin, index_.scalar(rows.extent),
+                                                 b.CreateAdd(top, num(n)));
+        IrValue first = b.CreateMul(chunk, num(shape_.chunk), "", true, true);
+        IrValue last = b.CreateBinaryIntrinsic(llvm::Intrinsic::smin, index_.scalar(loop.extent),
+                                               b.CreateAdd(first, num(shape_.chunk)));
+        IrValue squares = b.CreateAnd(b.CreateSub(last, first), num(-n));
+        IrValue whole = b.CreateICmpEQ(b.CreateSub(bottom, top), num(n));
+        IrValue middle = b.CreateAdd(first, b.CreateSelect(whole, squares, num(0)));
+        emit_for(b, "tile", first, middle, n, [&](IrValue i) { one_tile(top, i); });
+        const bool fits = rows.extent.is_constant() && loop.extent.is_constant() &&
+                          rows.extent.constant() % n == 0 && loop.extent.constant() % n == 0;
+        if (fits) return;
+        emit_for(b, "row", top, bottom, 1, [&](IrValue row) {
+            index_.enter_scope();
+            index_.bind(rows.var, row);
+            run_vectors(loop, middle, last, shape_.rest_lanes,
+                        shape_.rest_lanes > 1 ? last : nullptr, [&] { phases(); });
+            index_.leave_scope();
+        });
+    }
+
+    void one_tile(IrValue top, IrValue left) {
+        const Loop& loop = nest_.loops.back();
+        const Loop& rows = nest_.loops[shape_.tile.loop];
+        const Phase& phase = nest_.phases[0];
+        const unsigned n = shape_.lanes;
+        std::vector<Spill> spills;
+        body_.begin(phase.insts);
+        for (InstId id : shape_.tile.loads) {
+            std::vector<IrValue> re, im;
+            for (unsigned j = 0; j < n; ++j) {
+                index_.enter_scope();
+                index_.bind(loop.var, b.CreateAdd(left, num(j)));
+                index_.bind(rows.var, top);
+                index_.set_vector(rows.var, n);
+                const Lanes v = body_.load(phase.insts[id]);
+                re.push_back(v.re);
+                if (v.im) im.push_back(v.im);
+                index_.clear_vector();
+                index_.leave_scope();
+            }
+            spills.push_back({id, spill(emit_transpose(b, re)),
+                              im.empty() ? nullptr : spill(emit_transpose(b, im)),
+                              re[0]->getType()});
+        }
+        emit_for(b, "row", num(0), num(n), 1, [&](IrValue row) {
+            index_.enter_scope();
+            index_.bind(rows.var, b.CreateAdd(top, row));
+            index_.bind(loop.var, left);
+            index_.set_vector(loop.var, n);
+            body_.begin(phase.insts);
+            for (const Spill& s : spills) {
+                auto reload = [&](IrValue from) -> IrValue {
+                    return from ? b.CreateLoad(s.type, b.CreateGEP(s.type, from, row)) : nullptr;
+                };
+                body_.preset(s.id, {reload(s.re), reload(s.im)});
+            }
+            body_.emit_all();
+            for (const Store& store : phase.stores) body_.store(store);
+            index_.clear_vector();
+            index_.leave_scope();
+        });
+    }
+
+    /// The columns of a tile on the stack: the body reads one a row.
+    struct Spill {
+        InstId id = 0;
+        IrValue re = nullptr, im = nullptr;
+        llvm::Type* type = nullptr;
+    };
+    IrValue spill(const std::vector<IrValue>& vectors) {
+        llvm::Type* type = vectors[0]->getType();
+        IrValue slot = entry_alloca(b, llvm::ArrayType::get(type, vectors.size()), "tile");
+        for (std::size_t i = 0; i < vectors.size(); ++i)
+            b.CreateStore(vectors[i], b.CreateConstGEP1_64(type, slot, i));
+        return slot;
     }
 
     /// for var in [first, last): body() on vectors, then on masked (or scalar) rests. `first` is a

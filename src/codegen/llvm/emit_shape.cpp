@@ -59,6 +59,24 @@ BodySize measure(const Kernel& kernel, const Nest& nest) {
     return m;
 }
 
+/// A work item becomes a block of rows: as many as a register has lanes.
+void use_tiles(NestShape& s, Expr extent, unsigned one_register) {
+    Expr& rows = s.item_loops[s.tile.loop].extent;
+    std::int64_t n = std::min<std::int64_t>(std::max(one_register, 4u), rows.constant());
+    if (extent.is_constant()) n = std::min(n, extent.constant());
+    s.lanes = std::bit_floor(static_cast<unsigned>(n));
+    if (s.lanes < 4) {
+        s.tile = TilePlan();
+        const LoopLanes fitted = fit_lanes(extent, {one_register, one_register});
+        s.lanes = fitted.main;
+        s.rest_lanes = fitted.rest;
+        return;
+    }
+    s.rest_lanes = std::min(s.rest_lanes, s.lanes);
+    s.chunk = std::max<std::int64_t>(kChunkPoints / s.lanes, s.lanes);
+    rows = ceil_div(rows, Expr(static_cast<std::int64_t>(s.lanes)));
+}
+
 LoopLanes lanes_for(const BodySize& m, const TargetInfo& target, const EmitOptions& options,
                     bool columns) {
     const auto narrow = target.lanes(static_cast<unsigned>(m.narrowest));
@@ -189,6 +207,8 @@ NestShape shape_of(const Kernel& kernel, const Nest& nest, const TargetInfo& tar
     s.rest_lanes = fitted.rest;
     s.item_loops.pop_back();
     s.chunk = has_loops(nest) ? s.lanes : std::max<std::int64_t>(kChunkPoints, s.lanes);
+    s.tile = plan_tile(kernel, nest);
+    if (!s.tile.loads.empty()) use_tiles(s, extent, all.rest);
     s.chunks = ceil_div(extent, Expr(s.chunk));
     s.work = product_of(s.item_loops) * s.chunks;
     s.grain = max(Expr(1), floor_div(Expr(kGrainCost), cost * min(extent, Expr(s.chunk))));

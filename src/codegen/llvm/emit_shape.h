@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "codegen/llvm/emit.h"
+#include "codegen/llvm/emit_transpose.h"
 
 namespace ingot::codegen {
 
@@ -23,6 +24,7 @@ struct NestShape {
     std::vector<LoopLanes> phase_lanes;  // by phase, where the vector loop is inside
     std::vector<bool> streamed;          // by buffer: stores go past the caches where they can
     Expr chunks = 1;                     // outer vector: how many chunks it has
+    TilePlan tile;  // transposed loads; its loop is counted in blocks of `lanes` in item_loops
     Expr work;
     Expr grain;
 };
