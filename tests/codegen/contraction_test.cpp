@@ -243,6 +243,10 @@ TEST(Contraction, MatmulOfManyShapes) {
 }
 
 TEST(Contraction, SeveralBlocksOfRowsAndPackedLeft) {
+    for (const Left left : {Left::Rows, Left::Transposed, Left::Doubled}) {
+        check_matmul(1, 119, 40, 20, left, Right::Packed, false, 2);  // a padded last tile
+        check_matmul(1, 49, 150, 33, left, Right::Packed, false, 2);
+    }
     check_matmul(1, 700, 130, 512, Left::Rows, Right::Packed, false, 3);
     check_matmul(1, 301, 300, 64, Left::Rows, Right::Rows, true, 2);
     check_matmul(2, 65, 257, 33, Left::Padded, Right::Transposed, true, 5);

@@ -27,6 +27,8 @@ struct Decisions {
     DType dtype = DType::F32;
     std::vector<int> heights;  // of tiles: the full one, then what the rest is made of
     std::int64_t block_rows = 0;
+    bool pad_rest = false;  // the last tile is a full one with rows of zeros: at most 2 % of work
+                            // for one micro-kernel less to compile
     bool pack_a = false;
     bool b_in_place = false;  // B's columns are read where they lie, but for the last panel
     Scratch scratch;
@@ -117,8 +119,11 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.block_rows = choose_block(*plan, target, rows, size);
     d.b_in_place = plan->b.form == OperandForm::Columns && !plan->pairs && plan->m.is_constant() &&
                    plan->m.constant() <= 2 * plan->tile.rows;
-    if (plan->m.is_constant() && plan->m.constant() % rows != 0)
-        d.heights.push_back(static_cast<int>(plan->m.constant() % rows));
+    if (plan->m.is_constant() && plan->m.constant() % rows != 0) {
+        const std::int64_t m = plan->m.constant();
+        d.pad_rest = (m + rows - 1) / rows * rows * 50 <= m * 51;
+        if (!d.pad_rest) d.heights.push_back(static_cast<int>(m % rows));
+    }
     d.blocks = ceil_div(plan->m, d.block_rows);
     d.panels = ceil_div(plan->n, plan->tile.columns());
 
@@ -373,7 +378,10 @@ llvm::Function* Emitter::compute_function(const char* name, const std::vector<In
         Expr segments = 1;
         for (const Loop& l : outer) segments *= l.extent;
         emit_loop(b_, "i", i64(0), count, [&](Value* i) {
-            bind_loops(b_, b_.CreateAdd(first, i), c_.m, symbols_);
+            // A row past the end is computed as row 0; its sums are not stored.
+            Value* index = b_.CreateAdd(first, i);
+            Value* exists = b_.CreateICmpSLT(index, expr(d_.plan.m));
+            bind_loops(b_, b_.CreateSelect(exists, index, i64(0)), c_.m, symbols_);
             emit_loop(b_, "segment", i64(0), expr(segments), [&](Value* segment) {
                 bind_loops(b_, segment, outer, symbols_);
                 Value* start = b_.CreateAdd(b_.CreateMul(i, k_count), b_.CreateMul(segment, run));
@@ -476,7 +484,8 @@ void Emitter::epilogue_rows(llvm::Function* f, bool masked) {
 void Emitter::for_tiles(Value* start, Value* end, const TileBody& body) {
     const int full = d_.heights[0];
     Value* count = b_.CreateSub(end, start);
-    Value* whole = b_.CreateMul(b_.CreateUDiv(count, i64(full)), i64(full));
+    Value* counted = d_.pad_rest ? b_.CreateAdd(count, i64(full - 1)) : count;
+    Value* whole = b_.CreateMul(b_.CreateUDiv(counted, i64(full)), i64(full));
     emit_loop(b_, "tile", i64(0), whole, i64(full), {},
               [&](Value* local, const std::vector<Value*>&) {
                   body(full, b_.CreateAdd(start, local), local);
@@ -605,7 +614,8 @@ void Emitter::tiles(Value* batch, Value* start, Value* end, Value* panel_index) 
             b_.CreateCall(f, {table, segments, units(d_.plan.a.run), right.address, right.distance,
                               scratch_, ldc, shift});
         }
-        call(epilogue_, {batch, row, i64(height), first_column, count, scratch_});
+        Value* rows = d_.pad_rest ? select_min(b_.CreateSub(end, row), i64(height)) : i64(height);
+        call(epilogue_, {batch, row, rows, first_column, count, scratch_});
     });
 }
 
