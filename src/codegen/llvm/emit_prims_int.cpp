@@ -122,8 +122,11 @@ class IntPrims {
                 return less(y, x);
             case Prim::Ge:
                 return b.CreateNot(less(x, y));
-            case Prim::Fma:
-                return b.CreateAdd(b.CreateMul(x, y), call_.operands[2].re);
+            case Prim::Fma: {
+                IrValue z = call_.operands[2].re;
+                return is_bool() ? b.CreateOr(b.CreateAnd(x, y), z)
+                                 : b.CreateAdd(b.CreateMul(x, y), z);
+            }
             case Prim::Clamp:
                 return emit_extremum(b, emit_extremum(b, x, y, true, signed_), call_.operands[2].re,
                                      false, signed_);

@@ -10,8 +10,8 @@ namespace ingot::codegen {
 
 namespace {
 
-constexpr std::int64_t kChunkPoints = 4096;   // of a pointwise nest's work item
-constexpr int kStreamingCost = 30;            // bodies that wait for memory, not for arithmetic
+constexpr std::int64_t kChunkPoints = 4096;  // of a pointwise nest's work item
+constexpr int kStreamingCost = 20;  // of a storing phase that waits for memory, not for arithmetic
 constexpr std::int64_t kGrainCost = 400'000;  // simple operations worth a thread: about 10 us
 
 struct BodySize {
@@ -194,7 +194,11 @@ NestShape shape_of(const Kernel& kernel, const Nest& nest, const TargetInfo& tar
     for (const Phase& phase : nest.phases)
         s.phase_lanes.push_back(lanes_for(measure(kernel, alone(phase)), target, options, false));
     for (const KernelBuffer& buffer : kernel.buffers)
-        s.streamed.push_back(body.cost <= kStreamingCost && is_large_output(buffer, target));
+        s.streamed.push_back(is_large_output(buffer, target));
+    for (const Phase& phase : nest.phases)
+        for (const Store& store : phase.stores)
+            if (measure(kernel, alone(phase)).cost > kStreamingCost)
+                s.streamed[static_cast<std::size_t>(store.buffer)] = false;
     const Expr cost = point_cost(kernel, nest);
     if (!s.outer_vector) {
         s.work = product_of(s.item_loops);
