@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "codegen/contraction/decisions.h"
 #include "codegen/contraction/ir_loop.h"
 #include "codegen/contraction/micro_kernel.h"
 #include "codegen/contraction/point.h"
@@ -15,147 +16,6 @@ namespace ingot::codegen {
 namespace {
 
 using llvm::Value;
-
-/// Where things lie in scratch, in bytes.
-struct Scratch {
-    Expr table, b_table, zero, a_rows, a_packed, panel, total;
-};
-
-/// What is decided before any code is written.
-struct Decisions {
-    ContractionPlan plan;
-    DType dtype = DType::F32;
-    std::vector<int> heights;  // of tiles: the full one, then what the rest is made of
-    std::int64_t block_rows = 0;
-    bool pad_rest = false;  // the last tile is a full one with rows of zeros: at most 2 % of work
-                            // for one micro-kernel less to compile
-    bool pack_a = false;
-    bool b_in_place = false;  // B's columns are read where they lie, but for the last panel
-    Scratch scratch;
-    Expr panels, blocks;
-    /// The rows of all batches lie alike, this many bytes apart: one table serves a block of rows
-    /// in every batch (the groups of a convolution).
-    std::optional<Expr> batch_shift;
-    /// Lengths along k as the micro-kernels count them: pairs of bf16 are one.
-    Expr units(Expr along_k) const { return plan.pairs ? floor_div(along_k, 2) : along_k; }
-};
-
-std::int64_t or_default(Expr e, std::int64_t otherwise) {
-    return e.is_constant() ? e.constant() : otherwise;
-}
-
-/// Rows are read in place unless they would fight for the same cache sets, or B's panels are so
-/// many that packing is for nothing.
-bool should_pack(const ContractionPlan& plan, const Contraction& c) {
-    if (plan.a.form == OperandForm::Computed || !plan.a.step.is(1)) return true;
-    if (plan.m.is_constant() && plan.m.constant() <= 4) return false;
-    const std::int64_t panels = or_default(ceil_div(plan.n, plan.tile.columns()), 16);
-    if (panels < 4) return false;
-    if (c.m.empty()) return false;
-    const auto linear = linear_in(plan.a.offset, c.m.back().var);
-    if (!linear || !linear->stride.is_constant()) return panels >= 8;
-    return linear->stride.constant() * (plan.pairs ? 2 : bytes(c.accumulate)) % 2048 == 0;
-}
-
-std::int64_t choose_block(const ContractionPlan& plan, const TargetInfo& target, int rows,
-                          int element_bytes) {
-    // Half of the second cache for A, the rest for B's panel and the results.
-    const std::int64_t k =
-        std::max<std::int64_t>(1, or_default(plan.k, 1024)) / (plan.pairs ? 2 : 1);
-    const std::int64_t fits = static_cast<std::int64_t>(target.l2_bytes) / 2 / (k * element_bytes);
-    const std::int64_t m = or_default(plan.m, 4096);
-    // Enough items for every core to get an even share.
-    const std::int64_t others = std::max<std::int64_t>(
-        1, or_default(ceil_div(plan.n, plan.tile.columns()), 16) * or_default(plan.batch, 1));
-    const std::int64_t wanted =
-        std::max<std::int64_t>(1, (8 * std::int64_t{target.cores} + others - 1) / others);
-    const std::int64_t block =
-        std::clamp<std::int64_t>(std::min(fits, (m + wanted - 1) / wanted), rows, 1024);
-    const std::int64_t count = (m + block - 1) / block;
-    const std::int64_t even = (m + count - 1) / count;
-    return (even + rows - 1) / rows * rows;
-}
-
-std::vector<int> choose_heights(Expr m, int rows) {
-    if (m.is_constant()) {
-        const std::int64_t tiles = std::max<std::int64_t>(1, (m.constant() + rows - 1) / rows);
-        const auto height = static_cast<int>((m.constant() + tiles - 1) / tiles);
-        return {std::max(1, height)};
-    }
-    std::vector<int> heights{rows};
-    for (int h = 8; h >= 1; h /= 2)
-        if (h < rows) heights.push_back(h);
-    return heights;
-}
-
-std::optional<Expr> find_batch_shift(const Decisions& d, const Contraction& c) {
-    if (d.pack_a || c.batch.size() != 1) return std::nullopt;
-    const Expr var = c.batch[0].var;
-    const auto linear = linear_in(d.plan.a.offset, var);
-    if (!linear || !linear->stride.is_constant() || linear->stride.constant() < 0)
-        return std::nullopt;
-    // Zeros are shifted too, so there must be as many of them.
-    const std::int64_t shift = linear->stride.constant() * (d.plan.pairs ? 2 : bytes(d.dtype));
-    if (!c.batch[0].extent.is_constant() || shift * c.batch[0].extent.constant() > 64 << 10)
-        return std::nullopt;
-    const bool mask_varies = std::any_of(c.a_insts.begin(), c.a_insts.end() - 1,
-                                         [&](const Inst& i) { return contains(i.offset, var); });
-    if (mask_varies) return std::nullopt;
-    return Expr(shift);
-}
-
-Decisions decide(const Kernel& kernel, const TargetInfo& target) {
-    if (!kernel.contraction) throw InternalError("contraction: a kernel without one");
-    const auto plan = plan_contraction(*kernel.contraction, kernel.buffers, vector_target(target));
-    if (!plan) throw NotSupported("contraction: no generated form");
-    const Contraction& c = *kernel.contraction;
-    Decisions d;
-    d.plan = *plan;
-    d.dtype = c.accumulate;
-    const int size = bytes(d.dtype);
-    d.heights = choose_heights(plan->m, plan->tile.rows);
-    const int rows = d.heights[0];
-    d.pack_a = should_pack(*plan, c);
-    d.block_rows = choose_block(*plan, target, rows, size);
-    d.b_in_place = plan->b.form == OperandForm::Columns && !plan->pairs && plan->m.is_constant() &&
-                   plan->m.constant() <= 2 * plan->tile.rows;
-    if (plan->m.is_constant() && plan->m.constant() % rows != 0) {
-        const std::int64_t m = plan->m.constant();
-        d.pad_rest = (m + rows - 1) / rows * rows * 50 <= m * 51;
-        if (!d.pad_rest) d.heights.push_back(static_cast<int>(m % rows));
-    }
-    d.blocks = ceil_div(plan->m, d.block_rows);
-    d.panels = ceil_div(plan->n, plan->tile.columns());
-
-    Expr end = Expr(std::int64_t{rows} * plan->tile.columns() * size);
-    auto place = [&](Expr byte_count) {
-        const Expr at = end;
-        end = end + Expr(64) * ceil_div(byte_count, 64);
-        return at;
-    };
-    end = Expr(64) * ceil_div(end, 64);
-    const bool computed = plan->a.form == OperandForm::Computed;
-    const std::int64_t table_rows = d.pack_a ? rows : d.block_rows;
-    d.scratch.table = place((computed ? Expr(1) : plan->a.segments) * Expr(table_rows * 8));
-    d.scratch.b_table =
-        place(plan->b.form == OperandForm::Runs ? plan->b.segments * Expr(plan->tile.columns() * 8)
-                                                : Expr(0));
-    d.batch_shift = find_batch_shift(d, c);
-    const Expr shifted = d.batch_shift ? *d.batch_shift * (plan->batch - Expr(1)) : Expr(0);
-    // Never empty: the packer knows zeros by their address.
-    d.scratch.zero = place(
-        shifted + max(Expr(1), max(computed ? Expr(0) : plan->a.run,
-                                   plan->b.form == OperandForm::Runs ? plan->b.run : Expr(0))) *
-                      Expr(size));
-    d.scratch.a_rows = place(computed ? plan->k * Expr(std::int64_t{rows} * size) : Expr(0));
-    const Expr k_units = d.units(plan->k);
-    d.scratch.a_packed = place(d.pack_a ? k_units * Expr(d.block_rows * size) : Expr(0));
-    d.scratch.panel = place(plan->b.form == OperandForm::Panels
-                                ? Expr(0)
-                                : k_units * Expr(std::int64_t{plan->tile.columns()} * size));
-    d.scratch.total = end;
-    return d;
-}
 
 /// Writes the functions of one kernel.
 class Emitter {
@@ -207,7 +67,17 @@ class Emitter {
     llvm::Function* table_function(const char* name, const OperandPlan& operand,
                                    const std::vector<Inst>& insts, const std::vector<Loop>& loops,
                                    Expr limit);
-    llvm::Function* compute_function(const char* name, const std::vector<Inst>& insts, bool is_a);
+    struct ComputedPoint {
+        Value* mask;  // null: all
+        Expr along;
+        int width;  // in lanes
+        Value* place;
+        bool keep_others;  // memory outside the mask stays as it is
+    };
+    void compute_at(const std::vector<Inst>& insts, const ComputedPoint& at_point);
+    Value* lane_mask(Value* left);
+    llvm::Function* compute_a();
+    llvm::Function* compute_b();
     llvm::Function* epilogue_function();
     void epilogue_rows(llvm::Function* f, bool masked);
     llvm::Function* main_function();
@@ -328,15 +198,41 @@ llvm::Function* Emitter::table_function(const char* name, const OperandPlan& ope
     return f;
 }
 
-/// f(buffers, sizes, error, batch, first, count, out, zero): A: out[i][k] for rows first + i;
-/// B: out[k][i] for columns first + i, zero past the last. Vectors run along the innermost k for
-/// A, along n for B.
-llvm::Function* Emitter::compute_function(const char* name, const std::vector<Inst>& insts,
-                                          bool is_a) {
+/// The value of `insts` at the point that symbols_ describe (or a vector of points along `along`),
+/// stored at `place`. Lanes outside `mask` become zero, or are left alone.
+void Emitter::compute_at(const std::vector<Inst>& insts, const ComputedPoint& at_point) {
+    PointEmitter point(b_, target_, buffers_, c_.round_intermediates);
+    point.symbols = symbols_;
+    const int width = at_point.width;
+    Value* mask = at_point.mask;
+    if (width > 1) point.vectorize(at_point.along, width, mask);
+    point.emit(insts);
+    Value* v = splat(b_, point.value(static_cast<InstId>(insts.size() - 1)),
+                     width > 1 ? static_cast<unsigned>(width) : 0);
+    llvm::Type* type = with_lanes(element_, static_cast<unsigned>(width));
+    if (v->getType() != type) v = b_.CreateFPCast(v, type);
+    if (mask) v = b_.CreateSelect(mask, v, llvm::Constant::getNullValue(type));
+    const llvm::Align align(static_cast<std::uint64_t>(bytes(d_.dtype)));
+    if (mask && at_point.keep_others)
+        b_.CreateMaskedStore(v, at_point.place, align, mask);
+    else
+        b_.CreateAlignedStore(v, at_point.place, align);
+}
+
+/// <lanes x i1>: lane < left.
+Value* Emitter::lane_mask(Value* left) {
+    const auto lanes = static_cast<unsigned>(d_.plan.tile.lanes);
+    return b_.CreateICmpSLT(IndexEmitter::iota(b_.getInt64Ty(), lanes),
+                            b_.CreateVectorSplat(lanes, left));
+}
+
+/// f(buffers, sizes, error, batch, first, count, out, zero): out[i][k] of A for rows first + i.
+/// Vectors run along the innermost k.
+llvm::Function* Emitter::compute_a() {
     auto* ptr = b_.getPtrTy();
     auto* word = b_.getInt64Ty();
     llvm::Function* f =
-        begin_function(prefix_ + name, {ptr, ptr, ptr, word, word, word, ptr, ptr}, false);
+        begin_function(prefix_ + "_a", {ptr, ptr, ptr, word, word, word, ptr, ptr}, false);
     buffers_.error = error_argument_ = f->getArg(2);
     bind_loops(b_, f->getArg(3), c_.batch, symbols_);
     Value* k_count = expr(d_.plan.k);
@@ -344,75 +240,73 @@ llvm::Function* Emitter::compute_function(const char* name, const std::vector<In
     Value* count = f->getArg(5);
     Value* out = f->getArg(6);
     const int lanes = d_.plan.tile.lanes;
-    // A value at the point that symbols_ describe, stored at `place`.
-    auto compute = [&](Value* mask, Expr along, int width, Value* place) {
-        PointEmitter point(b_, target_, buffers_, c_.round_intermediates);
-        point.symbols = symbols_;
-        if (width > 1) point.vectorize(along, width, mask);
-        point.emit(insts);
-        Value* v = splat(b_, point.value(static_cast<InstId>(insts.size() - 1)),
-                         width > 1 ? static_cast<unsigned>(width) : 0);
-        llvm::Type* type = with_lanes(element_, static_cast<unsigned>(width));
-        if (v->getType() != type) v = b_.CreateFPCast(v, type);
-        if (mask) v = b_.CreateSelect(mask, v, llvm::Constant::getNullValue(type));
-        const llvm::Align align(static_cast<std::uint64_t>(bytes(d_.dtype)));
-        if (mask && is_a)
-            b_.CreateMaskedStore(v, at(element_, out, place), align, mask);
-        else
-            b_.CreateAlignedStore(v, at(element_, out, place), align);
-    };
-    auto lane_mask = [&](Value* left) {
-        return b_.CreateICmpSLT(IndexEmitter::iota(word, static_cast<unsigned>(lanes)),
-                                b_.CreateVectorSplat(static_cast<unsigned>(lanes), left));
-    };
     const std::vector<Value*> none;
-    if (is_a) {
-        std::vector<Loop> outer = c_.k;
-        const bool vectors = !outer.empty();
-        Loop inner{Expr(0), 1, LoopKind::Serial};
-        if (vectors) {
-            inner = outer.back();
-            outer.pop_back();
-        }
-        Value* run = expr(inner.extent);
-        Expr segments = 1;
-        for (const Loop& l : outer) segments *= l.extent;
-        emit_loop(b_, "i", i64(0), count, [&](Value* i) {
-            // A row past the end is computed as row 0; its sums are not stored.
-            Value* index = b_.CreateAdd(first, i);
-            Value* exists = b_.CreateICmpSLT(index, expr(d_.plan.m));
-            bind_loops(b_, b_.CreateSelect(exists, index, i64(0)), c_.m, symbols_);
-            emit_loop(b_, "segment", i64(0), expr(segments), [&](Value* segment) {
-                bind_loops(b_, segment, outer, symbols_);
-                Value* start = b_.CreateAdd(b_.CreateMul(i, k_count), b_.CreateMul(segment, run));
-                emit_loop(b_, "k", i64(0), run, i64(vectors ? lanes : 1), {},
-                          [&](Value* k, const std::vector<Value*>&) {
-                              if (vectors) symbols_[inner.var.node()] = k;
-                              compute(vectors ? lane_mask(b_.CreateSub(run, k)) : nullptr,
-                                      inner.var, vectors ? lanes : 1, b_.CreateAdd(start, k));
-                              return none;
-                          });
-            });
-        });
-    } else {
-        const bool vectors = c_.n.size() == 1;
-        Value* bound = expr(d_.plan.n);
-        emit_loop(b_, "k", i64(0), k_count, [&](Value* k) {
-            bind_loops(b_, k, c_.k, symbols_);
-            emit_loop(b_, "i", i64(0), count, i64(vectors ? lanes : 1), {},
-                      [&](Value* i, const std::vector<Value*>&) {
-                          Value* index = b_.CreateAdd(first, i);
-                          Value* exists = b_.CreateICmpSLT(index, bound);
-                          Value* place = b_.CreateAdd(b_.CreateMul(k, i64(columns())), i);
-                          // A point past the end is computed as point 0.
-                          Value* safe = b_.CreateSelect(exists, index, i64(0));
-                          bind_loops(b_, safe, c_.n, symbols_);
-                          compute(vectors ? lane_mask(b_.CreateSub(bound, index)) : exists,
-                                  vectors ? c_.n[0].var : Expr(0), vectors ? lanes : 1, place);
+    std::vector<Loop> outer = c_.k;
+    const bool vectors = !outer.empty();
+    Loop inner{Expr(0), 1, LoopKind::Serial};
+    if (vectors) {
+        inner = outer.back();
+        outer.pop_back();
+    }
+    Value* run = expr(inner.extent);
+    Expr segments = 1;
+    for (const Loop& l : outer) segments *= l.extent;
+    emit_loop(b_, "i", i64(0), count, [&](Value* i) {
+        // A row past the end is computed as row 0; its sums are not stored.
+        Value* index = b_.CreateAdd(first, i);
+        Value* exists = b_.CreateICmpSLT(index, expr(d_.plan.m));
+        bind_loops(b_, b_.CreateSelect(exists, index, i64(0)), c_.m, symbols_);
+        emit_loop(b_, "segment", i64(0), expr(segments), [&](Value* segment) {
+            bind_loops(b_, segment, outer, symbols_);
+            Value* start = b_.CreateAdd(b_.CreateMul(i, k_count), b_.CreateMul(segment, run));
+            emit_loop(b_, "k", i64(0), run, i64(vectors ? lanes : 1), {},
+                      [&](Value* k, const std::vector<Value*>&) {
+                          if (vectors) symbols_[inner.var.node()] = k;
+                          compute_at(c_.a_insts,
+                                     {vectors ? lane_mask(b_.CreateSub(run, k)) : nullptr,
+                                      inner.var, vectors ? lanes : 1,
+                                      at(element_, out, b_.CreateAdd(start, k)), true});
                           return none;
                       });
         });
-    }
+    });
+    b_.CreateRetVoid();
+    return f;
+}
+
+/// The same for B: out[k][i] for columns first + i, zero past the last. Vectors run along n.
+llvm::Function* Emitter::compute_b() {
+    auto* ptr = b_.getPtrTy();
+    auto* word = b_.getInt64Ty();
+    llvm::Function* f =
+        begin_function(prefix_ + "_b", {ptr, ptr, ptr, word, word, word, ptr, ptr}, false);
+    buffers_.error = error_argument_ = f->getArg(2);
+    bind_loops(b_, f->getArg(3), c_.batch, symbols_);
+    Value* k_count = expr(d_.plan.k);
+    Value* first = f->getArg(4);
+    Value* count = f->getArg(5);
+    Value* out = f->getArg(6);
+    const int lanes = d_.plan.tile.lanes;
+    const std::vector<Value*> none;
+    const bool vectors = c_.n.size() == 1;
+    Value* bound = expr(d_.plan.n);
+    emit_loop(b_, "k", i64(0), k_count, [&](Value* k) {
+        bind_loops(b_, k, c_.k, symbols_);
+        emit_loop(b_, "i", i64(0), count, i64(vectors ? lanes : 1), {},
+                  [&](Value* i, const std::vector<Value*>&) {
+                      Value* index = b_.CreateAdd(first, i);
+                      Value* exists = b_.CreateICmpSLT(index, bound);
+                      Value* place = b_.CreateAdd(b_.CreateMul(k, i64(columns())), i);
+                      // A point past the end is computed as point 0.
+                      Value* safe = b_.CreateSelect(exists, index, i64(0));
+                      bind_loops(b_, safe, c_.n, symbols_);
+                      compute_at(c_.b_insts,
+                                 {vectors ? lane_mask(b_.CreateSub(bound, index)) : exists,
+                                  vectors ? c_.n[0].var : Expr(0), vectors ? lanes : 1,
+                                  at(element_, out, place), false});
+                      return none;
+                  });
+    });
     b_.CreateRetVoid();
     return f;
 }
@@ -657,11 +551,10 @@ llvm::Function* Emitter::main_function() {
 KernelCode Emitter::emit() {
     fill_a_ = d_.plan.a.form == OperandForm::Runs
                   ? table_function("_rows", d_.plan.a, c_.a_insts, c_.m, d_.plan.m)
-                  : compute_function("_a", c_.a_insts, true);
+                  : compute_a();
     if (d_.plan.b.form == OperandForm::Runs)
         fill_b_ = table_function("_columns", d_.plan.b, c_.b_insts, c_.n, d_.plan.n);
-    if (d_.plan.b.form == OperandForm::Computed)
-        fill_b_ = compute_function("_b", c_.b_insts, false);
+    if (d_.plan.b.form == OperandForm::Computed) fill_b_ = compute_b();
     epilogue_ = epilogue_function();
     llvm::Function* f = main_function();
     Launch launch;

@@ -1,0 +1,127 @@
+// Choices of block sizes and packing. See decisions.h.
+#include "codegen/contraction/decisions.h"
+
+#include <algorithm>
+
+#include "codegen/contraction/contraction.h"
+#include "ir/error.h"
+
+namespace ingot::codegen {
+namespace {
+
+/// Rows are read in place unless they would fight for the same cache sets, or B's panels are so
+/// many that packing is for nothing.
+bool should_pack(const ContractionPlan& plan, const Contraction& c) {
+    if (plan.a.form == OperandForm::Computed || !plan.a.step.is(1)) return true;
+    if (plan.m.is_constant() && plan.m.constant() <= 4) return false;
+    const std::int64_t panels = or_default(ceil_div(plan.n, plan.tile.columns()), 16);
+    if (panels < 4) return false;
+    if (c.m.empty()) return false;
+    const auto linear = linear_in(plan.a.offset, c.m.back().var);
+    if (!linear || !linear->stride.is_constant()) return panels >= 8;
+    return linear->stride.constant() * (plan.pairs ? 2 : bytes(c.accumulate)) % 2048 == 0;
+}
+
+std::int64_t choose_block(const ContractionPlan& plan, const TargetInfo& target, int rows,
+                          int element_bytes) {
+    // Half of the second cache for A, the rest for B's panel and the results.
+    const std::int64_t k =
+        std::max<std::int64_t>(1, or_default(plan.k, 1024)) / (plan.pairs ? 2 : 1);
+    const std::int64_t fits = static_cast<std::int64_t>(target.l2_bytes) / 2 / (k * element_bytes);
+    const std::int64_t m = or_default(plan.m, 4096);
+    // Enough items for every core to get an even share.
+    const std::int64_t others = std::max<std::int64_t>(
+        1, or_default(ceil_div(plan.n, plan.tile.columns()), 16) * or_default(plan.batch, 1));
+    const std::int64_t wanted =
+        std::max<std::int64_t>(1, (8 * std::int64_t{target.cores} + others - 1) / others);
+    const std::int64_t block =
+        std::clamp<std::int64_t>(std::min(fits, (m + wanted - 1) / wanted), rows, 1024);
+    const std::int64_t count = (m + block - 1) / block;
+    const std::int64_t even = (m + count - 1) / count;
+    return (even + rows - 1) / rows * rows;
+}
+
+std::vector<int> choose_heights(Expr m, int rows) {
+    if (m.is_constant()) {
+        const std::int64_t tiles = std::max<std::int64_t>(1, (m.constant() + rows - 1) / rows);
+        const auto height = static_cast<int>((m.constant() + tiles - 1) / tiles);
+        return {std::max(1, height)};
+    }
+    std::vector<int> heights{rows};
+    for (int h = 8; h >= 1; h /= 2)
+        if (h < rows) heights.push_back(h);
+    return heights;
+}
+
+std::optional<Expr> find_batch_shift(const Decisions& d, const Contraction& c) {
+    if (d.pack_a || c.batch.size() != 1) return std::nullopt;
+    const Expr var = c.batch[0].var;
+    const auto linear = linear_in(d.plan.a.offset, var);
+    if (!linear || !linear->stride.is_constant() || linear->stride.constant() < 0)
+        return std::nullopt;
+    // Zeros are shifted too, so there must be as many of them.
+    const std::int64_t shift = linear->stride.constant() * (d.plan.pairs ? 2 : bytes(d.dtype));
+    if (!c.batch[0].extent.is_constant() || shift * c.batch[0].extent.constant() > 64 << 10)
+        return std::nullopt;
+    const bool mask_varies = std::any_of(c.a_insts.begin(), c.a_insts.end() - 1,
+                                         [&](const Inst& i) { return contains(i.offset, var); });
+    if (mask_varies) return std::nullopt;
+    return Expr(shift);
+}
+
+}  // namespace
+
+Decisions decide(const Kernel& kernel, const TargetInfo& target) {
+    if (!kernel.contraction) throw InternalError("contraction: a kernel without one");
+    const auto plan = plan_contraction(*kernel.contraction, kernel.buffers, vector_target(target));
+    if (!plan) throw NotSupported("contraction: no generated form");
+    const Contraction& c = *kernel.contraction;
+    Decisions d;
+    d.plan = *plan;
+    d.dtype = c.accumulate;
+    const int size = bytes(d.dtype);
+    d.heights = choose_heights(plan->m, plan->tile.rows);
+    const int rows = d.heights[0];
+    d.pack_a = should_pack(*plan, c);
+    d.block_rows = choose_block(*plan, target, rows, size);
+    d.b_in_place = plan->b.form == OperandForm::Columns && !plan->pairs && plan->m.is_constant() &&
+                   plan->m.constant() <= 2 * plan->tile.rows;
+    if (plan->m.is_constant() && plan->m.constant() % rows != 0) {
+        const std::int64_t m = plan->m.constant();
+        d.pad_rest = (m + rows - 1) / rows * rows * 50 <= m * 51;
+        if (!d.pad_rest) d.heights.push_back(static_cast<int>(m % rows));
+    }
+    d.blocks = ceil_div(plan->m, d.block_rows);
+    d.panels = ceil_div(plan->n, plan->tile.columns());
+
+    Expr end = Expr(std::int64_t{rows} * plan->tile.columns() * size);
+    auto place = [&](Expr byte_count) {
+        const Expr at = end;
+        end = end + Expr(64) * ceil_div(byte_count, 64);
+        return at;
+    };
+    end = Expr(64) * ceil_div(end, 64);
+    const bool computed = plan->a.form == OperandForm::Computed;
+    const std::int64_t table_rows = d.pack_a ? rows : d.block_rows;
+    d.scratch.table = place((computed ? Expr(1) : plan->a.segments) * Expr(table_rows * 8));
+    d.scratch.b_table =
+        place(plan->b.form == OperandForm::Runs ? plan->b.segments * Expr(plan->tile.columns() * 8)
+                                                : Expr(0));
+    d.batch_shift = find_batch_shift(d, c);
+    const Expr shifted = d.batch_shift ? *d.batch_shift * (plan->batch - Expr(1)) : Expr(0);
+    // Never empty: the packer knows zeros by their address.
+    d.scratch.zero = place(
+        shifted + max(Expr(1), max(computed ? Expr(0) : plan->a.run,
+                                   plan->b.form == OperandForm::Runs ? plan->b.run : Expr(0))) *
+                      Expr(size));
+    d.scratch.a_rows = place(computed ? plan->k * Expr(std::int64_t{rows} * size) : Expr(0));
+    const Expr k_units = d.units(plan->k);
+    d.scratch.a_packed = place(d.pack_a ? k_units * Expr(d.block_rows * size) : Expr(0));
+    d.scratch.panel = place(plan->b.form == OperandForm::Panels
+                                ? Expr(0)
+                                : k_units * Expr(std::int64_t{plan->tile.columns()} * size));
+    d.scratch.total = end;
+    return d;
+}
+
+}  // namespace ingot::codegen

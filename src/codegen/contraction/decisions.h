@@ -1,0 +1,46 @@
+// What emit_contraction decides before it writes any code: tile heights, blocks of rows, what is
+// packed, where things lie in scratch. A few dozen integer expressions a contraction.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "codegen/llvm/target.h"
+#include "schedule/contraction_model.h"
+#include "schedule/nest.h"
+
+namespace ingot::codegen {
+
+/// Where things lie in scratch, in bytes.
+struct Scratch {
+    Expr table, b_table, zero, a_rows, a_packed, panel, total;
+};
+
+/// What is decided before any code is written.
+struct Decisions {
+    ContractionPlan plan;
+    DType dtype = DType::F32;
+    std::vector<int> heights;  // of tiles: the full one, then what the rest is made of
+    std::int64_t block_rows = 0;
+    bool pad_rest = false;  // the last tile is a full one with rows of zeros: at most 2 % of work
+                            // for one micro-kernel less to compile
+    bool pack_a = false;
+    bool b_in_place = false;  // B's columns are read where they lie, but for the last panel
+    Scratch scratch;
+    Expr panels, blocks;
+    /// The rows of all batches lie alike, this many bytes apart: one table serves a block of rows
+    /// in every batch (the groups of a convolution).
+    std::optional<Expr> batch_shift;
+    /// Lengths along k as the micro-kernels count them: pairs of bf16 are one.
+    Expr units(Expr along_k) const { return plan.pairs ? floor_div(along_k, 2) : along_k; }
+};
+
+/// Throws NotSupported for what plan_contraction refuses.
+Decisions decide(const Kernel& kernel, const TargetInfo& target);
+
+/// A constant's value, or `otherwise` for a symbolic size.
+inline std::int64_t or_default(Expr e, std::int64_t otherwise) {
+    return e.is_constant() ? e.constant() : otherwise;
+}
+
+}  // namespace ingot::codegen
