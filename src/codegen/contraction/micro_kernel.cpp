@@ -25,6 +25,10 @@ int chains(const TileShape& tile) {
     return n;
 }
 
+/// After so many k the sums are added to C and start again from zero: a single chain over thousands
+/// of k would round several times worse than the vendor's libraries, which block k too.
+constexpr std::uint64_t kBlock = 256;
+
 /// An internal function of the module, or the one of that name it has already.
 struct SharedFunction {
     llvm::Function* function;
@@ -85,11 +89,52 @@ class Tile {
         return acc;
     }
 
-    void store(const Values& acc, Value* c, Value* ldc) {
-        std::size_t n = 0;
-        for_each([&](int row, int v) {
-            b_.CreateAlignedStore(acc[n++], c_address(c, ldc, row, v), llvm::Align(element_bytes_));
-        });
+    /// Stores the sums in C if `first`, else adds them to it. Adds basic blocks.
+    void flush(const Values& chained, Value* c, Value* ldc, Value* first) {
+        const Values acc = joined(chained);
+        llvm::Function* f = b_.GetInsertBlock()->getParent();
+        auto* store = llvm::BasicBlock::Create(b_.getContext(), "store", f);
+        auto* add = llvm::BasicBlock::Create(b_.getContext(), "add", f);
+        auto* done = llvm::BasicBlock::Create(b_.getContext(), "stored", f);
+        b_.CreateCondBr(first, store, add);
+        for (const bool adding : {false, true}) {
+            b_.SetInsertPoint(adding ? add : store);
+            std::size_t n = 0;
+            for_each([&](int row, int v) {
+                Value* at = c_address(c, ldc, row, v);
+                Value* sum = acc[n++];
+                if (adding) sum = b_.CreateFAdd(load_vector(at), sum);
+                b_.CreateAlignedStore(sum, at, llvm::Align(element_bytes_));
+            });
+            b_.CreateBr(done);
+        }
+        b_.SetInsertPoint(done);
+    }
+
+    /// flush() when `since` k have been summed up, at least kBlock; the sums, the count and `first`
+    /// to go on with.
+    Values flush_if_long(const Values& acc, Value* since, Value* first, Value* c, Value* ldc) {
+        llvm::Function* f = b_.GetInsertBlock()->getParent();
+        auto* flushing = llvm::BasicBlock::Create(b_.getContext(), "flush", f);
+        auto* next = llvm::BasicBlock::Create(b_.getContext(), "flushed", f);
+        llvm::BasicBlock* before = b_.GetInsertBlock();
+        b_.CreateCondBr(b_.CreateICmpUGE(since, b_.getInt64(kBlock)), flushing, next);
+        b_.SetInsertPoint(flushing);
+        flush(acc, c, ldc, first);
+        llvm::BasicBlock* after = b_.GetInsertBlock();
+        b_.CreateBr(next);
+        b_.SetInsertPoint(next);
+        Values result;
+        const auto choose = [&](Value* flushed, Value* kept) {
+            llvm::PHINode* phi = b_.CreatePHI(kept->getType(), 2);
+            phi->addIncoming(flushed, after);
+            phi->addIncoming(kept, before);
+            result.push_back(phi);
+        };
+        for (Value* sum : acc) choose(llvm::Constant::getNullValue(vector_), sum);
+        choose(b_.getInt64(0), since);
+        choose(b_.getFalse(), first);
+        return result;
     }
 
     /// Adds a[row] * b of one k to chain `chain` of `acc`. `a(row)` is the address of A's element.
@@ -204,6 +249,18 @@ class Tile {
     Value* ldb_;
 };
 
+Value* take_last(Values& values) {
+    Value* last = values.back();
+    values.pop_back();
+    return last;
+}
+
+/// min(length, kBlock)
+Value* shorter(llvm::IRBuilder<>& b, Value* length) {
+    Value* block = b.getInt64(kBlock);
+    return b.CreateSelect(b.CreateICmpSLT(length, block), length, block);
+}
+
 }  // namespace
 
 llvm::Function* packed_kernel(llvm::Module& module, const TileShape& shape, std::int64_t ldb) {
@@ -216,14 +273,24 @@ llvm::Function* packed_kernel(llvm::Module& module, const TileShape& shape, std:
     b.SetInsertPoint(&f->getEntryBlock());
     Tile tile(b, shape, ldb, f->getArg(3));
     Value* a = f->getArg(0);
-    auto acc = tile.initial();
-    auto [sum, end] = tile.over_k(acc, f->getArg(1), f->getArg(2), [&](Value* k, int u, int row) {
-        Value* at = b.CreateGEP(shape.element, a,
-                                b.CreateMul(k, b.getInt64(static_cast<std::uint64_t>(shape.rows))));
-        return b.CreateConstGEP1_64(shape.element, at,
-                                    static_cast<std::uint64_t>(u * shape.rows + row));
-    });
-    tile.store(tile.joined(sum), f->getArg(4), f->getArg(5));
+    Value* count = f->getArg(1);
+    // At least once, so that an empty sum is stored as zeros.
+    Value* end = b.CreateSelect(b.CreateICmpEQ(count, b.getInt64(0)), b.getInt64(1), count);
+    emit_loop(b, "block", b.getInt64(0), end, b.getInt64(kBlock), {f->getArg(2)},
+              [&](Value* start, const Values& carried) {
+                  Value* length = shorter(b, b.CreateSub(count, start));
+                  auto address = [&](Value* k, int u, int row) {
+                      Value* at = b.CreateGEP(
+                          shape.element, a,
+                          b.CreateMul(b.CreateAdd(start, k),
+                                      b.getInt64(static_cast<std::uint64_t>(shape.rows))));
+                      return b.CreateConstGEP1_64(shape.element, at,
+                                                  static_cast<std::uint64_t>(u * shape.rows + row));
+                  };
+                  auto [sum, b_end] = tile.over_k(tile.initial(), length, carried[0], address);
+                  tile.flush(sum, f->getArg(4), f->getArg(5), b.CreateICmpEQ(start, b.getInt64(0)));
+                  return Values{b_end};
+              });
     b.CreateRetVoid();
     return f;
 }
@@ -239,8 +306,9 @@ llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::i
     Tile tile(b, shape, ldb, f->getArg(4));
     Value* table = f->getArg(0);
     Value* count = f->getArg(2);
+    // The sums, how many k they hold, whether C holds nothing yet, and where B goes on.
     Values carried = tile.initial();
-    carried.push_back(f->getArg(3));
+    carried.insert(carried.end(), {b.getInt64(0), b.getTrue(), f->getArg(3)});
     carried = emit_loop(
         b, "segment", b.getInt64(0), f->getArg(1), b.getInt64(1), carried,
         [&](Value* segment, Values acc) {
@@ -256,15 +324,31 @@ llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::i
                     b.CreateLoad(ptr,
                                  b.CreateConstGEP1_64(ptr, entry, static_cast<std::uint64_t>(row))),
                     f->getArg(7)));
-            auto [sum, b_end] = tile.over_k(acc, count, b_start, [&](Value* k, int u, int row) {
-                Value* at = b.CreateGEP(shape.element, rows[static_cast<std::size_t>(row)], k);
-                return b.CreateConstGEP1_64(shape.element, at, static_cast<std::uint64_t>(u));
-            });
-            sum.push_back(b_end);
-            return sum;
+            acc.push_back(b_start);
+            return emit_loop(
+                b, "block", b.getInt64(0), count, b.getInt64(kBlock), acc,
+                [&](Value* start, Values inner) {
+                    Value* b_row = take_last(inner);
+                    Value* first = take_last(inner);
+                    Value* since = take_last(inner);
+                    Value* length = shorter(b, b.CreateSub(count, start));
+                    auto address = [&](Value* k, int u, int row) {
+                        Value* at = b.CreateGEP(shape.element, rows[static_cast<std::size_t>(row)],
+                                                b.CreateAdd(start, k));
+                        return b.CreateConstGEP1_64(shape.element, at,
+                                                    static_cast<std::uint64_t>(u));
+                    };
+                    auto [sum, b_end] = tile.over_k(inner, length, b_row, address);
+                    Values next = tile.flush_if_long(sum, b.CreateAdd(since, length), first,
+                                                     f->getArg(5), f->getArg(6));
+                    next.push_back(b_end);
+                    return next;
+                });
         });
     carried.pop_back();
-    tile.store(tile.joined(carried), f->getArg(5), f->getArg(6));
+    Value* first = take_last(carried);
+    carried.pop_back();
+    tile.flush(carried, f->getArg(5), f->getArg(6), first);
     b.CreateRetVoid();
     return f;
 }
