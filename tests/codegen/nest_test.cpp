@@ -337,6 +337,21 @@ TEST(Nest, TransposedLoadsGoThroughTiles) {
         }
 }
 
+TEST(Nest, TransposedLoadsAtABoundIndex) {
+    compare_with_interpreter(parse(R"(kernel "take" {
+      buffer 0: i64[3] read
+      buffer 1: f32[14336] read
+      buffer 2: f32[6144] written
+      nest { loop i2 < 3
+        loop i0 < 128
+        loop i1 < 16 vector
+        phase { %0: i64 = load 0[i2]
+          %1: i64 = bind x0 %0 extent [7] imm 1
+          %2: f32 = load 1[i0 + 896*i1 + 128*x0]
+          store 2[48*i0 + 16*i2 + i1] = %2 } } })"),
+                             {.index_bound = 7});
+}
+
 TEST(Nest, SeveralNestsAreSeveralLaunches) {
     Kernel k = parse(R"(kernel "two" {
       buffer 0: f32[100] read

@@ -15,6 +15,14 @@ bool runs_along(const Inst& inst, Expr along, Expr vector) {
     return jump > 4 || jump < -1;
 }
 
+/// Whether the offset needs an index that another instruction computes: a tile is loaded before any
+/// of them.
+bool needs_bound_index(const Inst& inst, const Phase& phase) {
+    for (const Inst& other : phase.insts)
+        if (other.kind == InstKind::Bind && contains(inst.offset, other.offset)) return true;
+    return false;
+}
+
 }  // namespace
 
 TilePlan plan_tile(const Kernel& kernel, const Nest& nest) {
@@ -36,7 +44,7 @@ TilePlan plan_tile(const Kernel& kernel, const Nest& nest) {
         for (InstId i = 0; i < phase.insts.size(); ++i) {
             const Inst& inst = phase.insts[i];
             if (inst.kind == InstKind::Load && inst.mask == kNone && inst.dtype != DType::Bool &&
-                runs_along(inst, nest.loops[l].var, vector))
+                !needs_bound_index(inst, phase) && runs_along(inst, nest.loops[l].var, vector))
                 plan.loads.push_back(i);
         }
     }
