@@ -119,6 +119,8 @@ class Instance {
     std::span<const OutputSlot> outputs() const { return outputs_; }
     /// Positions of the inputs that the frozen values are made from.
     std::span<const std::int32_t> frozen_inputs() const { return frozen_inputs_; }
+    /// Whether calls must `freeze` before they run.
+    bool has_frozen_steps() const { return !frozen_steps_.empty(); }
     std::int64_t arena_bytes() const { return arena_bytes_; }
     std::int64_t frozen_bytes() const { return frozen_bytes_; }
     /// Whether a kernel checks indices, so that error() may be set; written inputs then need a copy

@@ -183,7 +183,8 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
         std::optional<BelowAutograd> guard;
         if (instance.extern_count() != 0) guard.emplace();
         bind_inputs(frame);
-        if (!instance.frozen_inputs().empty()) freeze(frame);
+        // Values of constants alone are frozen too, without any frozen input.
+        if (instance.has_frozen_steps()) freeze(frame);
         if (frame.context->error() == kNoError) {
             bind_outputs(frame);
             instance.run(*frame.context, threads_);

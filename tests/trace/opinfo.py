@@ -190,7 +190,10 @@ def is_random(op: Any) -> bool:
     known = torch.float32 in op.supported_dtypes("cpu")
     for sample in samples(op, torch.float32, 1) if known else []:
         try:
-            runs = [_tensors(op.op(sample.input, *sample.args, **sample.kwargs)) for _ in range(2)]
+            runs = [
+                _tensors(op.op(*_copy((sample.input, *sample.args)), **_copy(sample.kwargs)))
+                for _ in range(2)
+            ]
         except Exception:
             return False
         for a, b in zip(*runs, strict=True):
