@@ -339,7 +339,8 @@ std::optional<std::vector<Source>> sources(const Graph& g, const Node& n, const 
 
 std::optional<StridedView> strided_view(const Graph& g, ValueId value,
                                         const std::function<bool(ValueId)>& stop,
-                                        const std::function<Sizes(ValueId)>& layout) {
+                                        const std::function<Sizes(ValueId)>& layout,
+                                        std::size_t free) {
     const Sizes& sizes = g.type(value).sizes;
     Sizes vars = domain_variables(g.pool(), "v", sizes);
     Sizes index = vars;
@@ -356,6 +357,10 @@ std::optional<StridedView> strided_view(const Graph& g, ValueId value,
             continue;
         }
         auto linear = linear_in(view.offset, vars[i]);
+        if (!linear && i < free) {
+            view.strides.push_back(0);
+            continue;
+        }
         if (!linear) return std::nullopt;
         view.strides.push_back(linear->stride);
         view.offset = linear->rest;
@@ -365,8 +370,8 @@ std::optional<StridedView> strided_view(const Graph& g, ValueId value,
         if (vars[i].is_constant())
             view.strides[i] =
                 i + 1 < sizes.size() ? view.strides[i + 1] * max(sizes[i + 1], 1) : Expr(1);
-    for (const Expr& v : vars)
-        if (!v.is_constant() && contains(view.offset, v)) return std::nullopt;
+    for (std::size_t i = free; i < vars.size(); ++i)
+        if (!vars[i].is_constant() && contains(view.offset, vars[i])) return std::nullopt;
     return view;
 }
 

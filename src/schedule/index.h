@@ -58,9 +58,11 @@ struct StridedView {
 };
 /// Follows plain views from `value` up to the first value that is none (or for which `stop` holds),
 /// laid out with the strides `layout` gives, and returns the strides `value` has in its memory;
-/// nothing when the offset is not linear in the index.
+/// nothing when the offset is not linear in the index. The first `free` dims need not be linear
+/// (their strides are then meaningless).
 std::optional<StridedView> strided_view(const Graph& graph, ValueId value,
                                         const std::function<bool(ValueId)>& stop,
-                                        const std::function<Sizes(ValueId)>& layout);
+                                        const std::function<Sizes(ValueId)>& layout,
+                                        std::size_t free = 0);
 
 }  // namespace ingot::sched

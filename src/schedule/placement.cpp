@@ -86,10 +86,16 @@ class Placer {
         for (const Output& o : g_.outputs()) p_.needs_memory[o.value] = true;
         for (const Output& o : g_.outputs())  // written last, from memory: see legalize.cpp
             if (o.writes_input >= 0) p_.needs_memory[g_.producer(o.value)->operands[0]] = true;
-        for (const Node& n : g_.nodes())
-            if (!has_loop_form(g_, n))
-                for (std::size_t k = 0; k < n.operands.size(); ++k)
-                    need_memory(n.operands[k], k == 1 && is_packed(n.prim));
+        for (NodeId id = 0; id < g_.nodes().size(); ++id) {
+            const Node& n = g_.node(id);
+            if (has_loop_form(g_, n)) continue;
+            for (std::size_t k = 0; k < n.operands.size(); ++k) {
+                // A generated product finds each matrix of a batch by itself.
+                bool matrices =
+                    p_.contracts[id] && (n.prim == Prim::Matmul || n.prim == Prim::PackedMatmul);
+                need_memory(n.operands[k], k == 1 && is_packed(n.prim), matrices);
+            }
+        }
         for (const Input& in : g_.inputs()) {
             p_.home[in.value] = Home::Input;
             loads_[in.value] = 1;
@@ -152,10 +158,12 @@ class Placer {
 
     // `v` is read by a step outside: memory for it, or for what it is a strided view of. Panels are
     // read by address: row-major.
-    void need_memory(ValueId v, bool row_major) {
+    void need_memory(ValueId v, bool row_major, bool matrices) {
+        auto rank = static_cast<std::size_t>(g_.type(v).rank());
         auto view = strided_view(
             g_, v, [&](ValueId at) { return layouts_.output(at) >= 0; },
-            [&](ValueId at) { return layouts_.strides(at); });
+            [&](ValueId at) { return layouts_.strides(at); },
+            matrices && !row_major && rank > 2 ? rank - 2 : 0);
         if (view && row_major)
             if (!view->offset.is(0) || view->strides != contiguous_strides(g_.type(v).sizes))
                 view.reset();

@@ -27,34 +27,70 @@ bool DimSolver::add_digit(std::size_t dim, Digit digit) {
     return true;
 }
 
-// in_vars as a sum of whole dims, each the digit of a mixed-radix number that covers the target.
-bool DimSolver::equate_sum(Expr in_vars, Expr target, Expr extent) {
-    struct Term {
-        std::size_t dim;
-        Expr stride;
-    };
-    std::vector<Term> terms;
-    Expr rest = in_vars;
-    for (Expr s : symbols(in_vars)) {
-        auto dim = dim_of(s);
-        if (!dim) continue;
-        auto linear = linear_in(rest, s);
-        if (!linear) return false;
-        terms.push_back({*dim, linear->stride});
-        rest = linear->rest;
+// x, x // k, x % k or (x // k) % m for a dim x.
+std::optional<DimSolver::Part> DimSolver::part_of(Expr e) const {
+    if (e.is_constant()) return std::nullopt;
+    if (auto dim = dim_of(e)) return Part{*dim, 1, extents_[*dim]};
+    const ExprNode& n = *e.node();
+    if (n.kind == ExprKind::FloorDiv && n.args[1].is_constant()) {
+        auto dim = dim_of(n.args[0]);
+        if (!dim) return std::nullopt;
+        Expr extent = floor_div(extents_[*dim], n.args[1]);
+        if (!(extent * n.args[1] == extents_[*dim])) return std::nullopt;
+        return Part{*dim, n.args[1], extent};
     }
-    if (!rest.is(0)) return false;
+    if (n.kind == ExprKind::Mod && n.args[1].is_constant()) {
+        Expr of = n.args[0], stride = 1;
+        if (!of.is_constant() && of.node()->kind == ExprKind::FloorDiv) {
+            stride = of.node()->args[1];
+            of = of.node()->args[0];
+        }
+        auto dim = dim_of(of);
+        if (!dim || !stride.is_constant()) return std::nullopt;
+        return Part{*dim, stride, n.args[1]};
+    }
+    return std::nullopt;
+}
+
+// A part times symbolic sizes, and these.
+std::optional<std::pair<DimSolver::Part, Expr>> DimSolver::scaled_part(Expr e) const {
+    if (auto part = part_of(e)) return std::pair{*part, Expr(1)};
+    if (e.is_constant() || e.node()->kind != ExprKind::Mul) return std::nullopt;
+    std::optional<Part> part;
+    Expr scale = 1;
+    for (Expr factor : e.node()->args) {
+        auto p = part_of(factor);
+        if (p && part) return std::nullopt;
+        if (p)
+            part = p;
+        else
+            scale *= factor;
+    }
+    if (!part) return std::nullopt;
+    return std::pair{*part, scale};
+}
+
+// in_vars as a sum of parts, each the digit of a mixed-radix number that covers the target.
+bool DimSolver::equate_sum(Expr in_vars, Expr target, Expr extent) {
+    const ExprNode& sum = *in_vars.node();
+    if (sum.kind != ExprKind::Add || sum.constant != 0) return false;
+    std::vector<std::pair<Part, Expr>> terms;
+    for (std::size_t i = 0; i < sum.args.size(); ++i) {
+        auto term = scaled_part(sum.args[i]);
+        if (!term) return false;
+        terms.emplace_back(term->first, term->second * Expr(sum.coefficients[i]));
+    }
     Expr reached = 1;
     std::vector<std::pair<std::size_t, Digit>> found;
     while (!terms.empty()) {
         auto it = std::find_if(terms.begin(), terms.end(),
-                               [&](const Term& t) { return t.stride == reached; });
+                               [&](const auto& t) { return t.second == reached; });
         if (it == terms.end()) return false;
-        Expr size = extents_[it->dim];
+        const Part part = it->first;
         Expr value = floor_div(target, reached);
-        if (terms.size() > 1) value = mod(value, size);
-        found.push_back({it->dim, {1, size, value}});
-        reached *= size;
+        if (terms.size() > 1) value = mod(value, part.extent);
+        found.push_back({part.dim, {part.stride, part.extent, value}});
+        reached *= part.extent;
         terms.erase(it);
     }
     if (!(reached == extent)) return false;
@@ -69,28 +105,9 @@ bool DimSolver::equate_sum(Expr in_vars, Expr target, Expr extent) {
 
 bool DimSolver::equate(Expr in_vars, Expr target, Expr extent) {
     if (in_vars.is_constant()) return in_vars == target;
-    if (auto dim = dim_of(in_vars)) {
-        if (!(extents_[*dim] == extent)) return false;
-        return add_digit(*dim, {1, extent, target});
-    }
-    const ExprNode& n = *in_vars.node();
-    if (n.kind == ExprKind::FloorDiv && n.args[1].is_constant()) {
-        auto dim = dim_of(n.args[0]);
-        if (!dim) return false;
-        Expr k = n.args[1];
-        if (!(k * extent == extents_[*dim])) return false;
-        return add_digit(*dim, {k, extent, target});
-    }
-    if (n.kind == ExprKind::Mod && n.args[1].is_constant() && n.args[1] == extent) {
-        Expr of = n.args[0];
-        Expr stride = 1;
-        if (!of.is_constant() && of.node()->kind == ExprKind::FloorDiv) {
-            stride = of.node()->args[1];
-            of = of.node()->args[0];
-        }
-        auto dim = dim_of(of);
-        if (!dim || !stride.is_constant()) return false;
-        return add_digit(*dim, {stride, extent, target});
+    if (auto part = part_of(in_vars)) {
+        if (!(part->extent == extent)) return false;
+        return add_digit(part->dim, {part->stride, part->extent, target});
     }
     return equate_sum(in_vars, target, extent);
 }

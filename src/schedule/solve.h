@@ -37,7 +37,14 @@ class DimSolver {
     struct Digit {
         Expr stride, extent, value;
     };
+    /// A dim, or a digit of one.
+    struct Part {
+        std::size_t dim;
+        Expr stride, extent;
+    };
     std::optional<std::size_t> dim_of(Expr symbol) const;
+    std::optional<Part> part_of(Expr e) const;
+    std::optional<std::pair<Part, Expr>> scaled_part(Expr e) const;
     bool add_digit(std::size_t dim, Digit digit);
     bool equate_sum(Expr in_vars, Expr target, Expr extent);
 

@@ -265,6 +265,27 @@ TEST(ScheduleOracle, ImagesStayChannelsLastThroughTheNetwork) {
     }
 }
 
+TEST(ScheduleOracle, HeadsOfWindowsNeedNoCopies) {
+    // Batches of (window, head): operands and result are read and written where they are.
+    Graph g;
+    ValueId x = input(g, {4 * 6, 3 * 8});
+    auto split = [&](ValueId v) {
+        ValueId r = g.emit(Prim::Reshape, {v}, {{"sizes", Sizes{4, 6, 3, 8}}});
+        r = g.emit(Prim::Permute, {r}, {{"dims", Ints{0, 2, 1, 3}}});
+        return g.emit(Prim::Reshape, {r}, {{"sizes", Sizes{12, 6, 8}}});
+    };
+    ValueId q = split(g.emit(Prim::Matmul, {x, input(g, {24, 24})}));
+    ValueId k = g.emit(Prim::Permute, {split(x)}, {{"dims", Ints{0, 2, 1}}});
+    ValueId a = softmax(g, g.emit(Prim::Matmul, {q, k}), 2);
+    ValueId y = g.emit(Prim::Matmul, {a, split(x)});
+    y = g.emit(Prim::Reshape, {y}, {{"sizes", Sizes{4, 3, 6, 8}}});
+    y = g.emit(Prim::Permute, {y}, {{"dims", Ints{0, 2, 1, 3}}});
+    y = g.emit(Prim::Reshape, {y}, {{"sizes", Sizes{24, 24}}});
+    output(g, g.emit(Prim::Matmul, {y, input(g, {24, 5})}));
+    Plan p = verify(g, 1, 5, generating());
+    EXPECT_EQ(p.steps.size(), 5u) << to_string(p);
+}
+
 TEST(ScheduleOracle, PackedMatmul) {
     Graph g;
     ValueId x = input(g, {5, 8}), flat = input(g, {8, 3, 4}, DType::F32, true);
