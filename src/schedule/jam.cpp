@@ -108,7 +108,9 @@ bool binds(const Nest& nest) {
 
 }  // namespace
 
-void jam_windows(Nest& nest, ExprPool& pool) {
+void jam_windows(Nest& nest, const std::vector<KernelBuffer>& buffers, ExprPool& pool) {
+    for (const KernelBuffer& b : buffers)
+        if (b.scope == BufferScope::Scratch) return;
     if (nest.loops.size() < 2 || nest.loops.back().kind != LoopKind::Vector) return;
     if (!has_small_windows(nest) || binds(nest)) return;
     Loop& loop = nest.loops[nest.loops.size() - 2];

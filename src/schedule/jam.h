@@ -10,7 +10,7 @@
 namespace ingot::sched {
 
 /// Blocks the nest if its last outer loop is the vector loop and its phases reduce over small
-/// windows; otherwise leaves it as it is.
-void jam_windows(Nest& nest, ExprPool& pool);
+/// windows without scratch rows (which belong to one point); otherwise leaves it as it is.
+void jam_windows(Nest& nest, const std::vector<KernelBuffer>& buffers, ExprPool& pool);
 
 }  // namespace ingot::sched

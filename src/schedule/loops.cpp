@@ -44,7 +44,7 @@ class Arranger {
         rename();
         collect();
         choose_vector();
-        jam_windows(nest_, pool_);
+        jam_windows(nest_, draft_.kernel.buffers, pool_);
     }
 
   private:

@@ -127,6 +127,20 @@ TEST(ScheduleOracle, LayerNorm) {
     EXPECT_EQ(verify(g).steps.size(), 1u);
 }
 
+TEST(ScheduleOracle, ShortPaddedSoftmax) {
+    Graph g;
+    ValueId x =
+        g.emit(Prim::Pad, {input(g, {4, 64, 5, 2})},
+               {{"low", Sizes{3, 0, 0, 0}}, {"high", Sizes{3, 0, 0, 0}}, {"value", Scalar(0.25)}});
+    ValueId s = softmax(g, x, 3);
+    const Sizes sizes = g.type(s).sizes;
+    ValueId sum = g.emit(Prim::Sum, {s}, {{"dims", Ints{3}}});
+    ValueId away = g.emit(Prim::Sub, {s, repeat(g, sum, sizes, {3})});
+    ValueId squares = g.emit(Prim::Sum, {g.emit(Prim::Mul, {away, away})}, {{"dims", Ints{3}}});
+    output(g, g.emit(Prim::Mul, {away, repeat(g, squares, sizes, {3})}));
+    verify(g);
+}
+
 TEST(ScheduleOracle, SoftmaxInBfloat) {
     Graph g;
     output(g, softmax(g, input(g, {8, 40}, DType::BF16), 1));
