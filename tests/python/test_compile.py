@@ -190,3 +190,39 @@ def test_threads_compile_sizes_at_the_same_time():
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_inputs_that_overlap_and_are_written():
+    def step(x, y):
+        y.mul_(2)
+        return x + y
+
+    for start in (0, 1):
+        base = torch.randn(8)
+        twin = base.clone()
+        expected = step(twin[:7], twin[start : start + 7])
+        actual = ingot.compile(step)(base[:7], base[start : start + 7])
+        torch.testing.assert_close(actual, expected)
+        torch.testing.assert_close(base, twin)
+
+
+@torch.library.custom_op("ingot_tests::root", mutates_args=())
+def root(x: torch.Tensor) -> torch.Tensor:
+    """An operator that nobody lowers, and that may raise."""
+    if (x < 0).any():
+        raise ValueError("a negative number has no root")
+    return x.sqrt()
+
+
+@root.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_operator_without_a_lowering_runs_and_its_error_comes_through():
+    compiled = ingot.compile(lambda x: root(x * 2) + 1)
+    good = torch.rand(3, 4)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(good), (good * 2).sqrt() + 1)
+        with pytest.raises(ValueError, match="negative number"):
+            compiled(-good - 1)

@@ -1,0 +1,23 @@
+"""What the tests of the package share."""
+
+import pytest
+import torch
+
+import ingot
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.fixture
+def compiled_whole():
+    """The test fails when a graph fell back to eager: equal results would prove nothing."""
+    before = ingot.stats()
+    yield
+    after = ingot.stats()
+    assert after.reasons[len(before.reasons) :] == []
+    assert after.programs > before.programs
