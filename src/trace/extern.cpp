@@ -19,7 +19,7 @@ at::Tensor as_meta(const at::Tensor& t) {
 struct Builder {
     RecorderState& state;
     ExternCallee callee;
-    std::vector<at::Tensor> operands;
+    std::vector<at::Tensor> operands, stand_ins;
     std::vector<c10::IValue> meta;
 
     c10::IValue operand(const at::Tensor& t, int argument, int element, bool written) {
@@ -27,7 +27,8 @@ struct Builder {
         callee.slots.push_back({argument, element, static_cast<int>(operands.size())});
         callee.operand_strides.push_back(to_sizes(t.strides()));
         operands.push_back(t);
-        return as_meta(t);
+        stand_ins.push_back(as_meta(t));
+        return stand_ins.back();
     }
     static bool is_constant(const at::Tensor& t) {
         return !t.defined() || t.unsafeGetTensorImpl()->is_wrapped_number();
@@ -44,16 +45,16 @@ struct Builder {
             callee.arguments.emplace_back();
             meta.push_back(operand(t, i, -1, written));
         } else if (v.isTensorList() || v.isOptionalTensorList()) {
-            c10::List<std::optional<at::Tensor>> hollow, stand_ins;
+            c10::List<std::optional<at::Tensor>> hollow, some;
             std::vector<at::Tensor> plain;
             int element = 0;
             for (const c10::IValue& e : v.toListRef()) {
                 hollow.push_back(std::nullopt);
                 if (e.isNone() || !e.toTensor().defined()) {
-                    stand_ins.push_back(std::nullopt);
+                    some.push_back(std::nullopt);
                 } else {
                     at::Tensor m = operand(e.toTensor(), i, element, written).toTensor();
-                    stand_ins.push_back(m);
+                    some.push_back(m);
                     plain.push_back(m);
                 }
                 ++element;
@@ -62,7 +63,7 @@ struct Builder {
             if (v.isTensorList())
                 meta.emplace_back(plain);
             else
-                meta.emplace_back(stand_ins);
+                meta.emplace_back(some);
         } else {
             if (v.isGenerator()) throw NotSupported("an explicit generator");
             callee.arguments.push_back(v);
@@ -70,6 +71,17 @@ struct Builder {
         }
     }
 };
+
+/// Gives `target` the contents and the sizes (`after`) that the call left it with.
+void store_written(RecorderState& state, const at::Tensor& target, const at::Tensor& after,
+                   ValueId value) {
+    Promise& p = state.promise(target);
+    if (target.sizes() == after.sizes()) return state.write(p, value);
+    if (p.cell()->input >= 0) throw NotSupported("an input is resized");
+    at::Tensor fresh = state.fresh(value, after.strides().vec(), target.device());
+    Promise& q = state.promise(fresh);
+    p.become(q.cell(), q.view(), q.sizes(), q.strides(), 0);
+}
 
 bool is_random(const c10::OperatorHandle& op) {
     return op.hasTag(at::Tag::nondeterministic_seeded);
@@ -91,7 +103,7 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
 
     c10::impl::ExcludeDispatchKeyGuard unrecorded(
         c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
-    Builder b{*this, ExternCallee{op, {}, {}, {}, {}, {}, {}}, {}, {}};
+    Builder b{*this, ExternCallee{op, {}, {}, {}, {}, {}, {}}, {}, {}, {}};
     c10::Device device = c10::kCPU;
     for (std::size_t i = 0; i < count; ++i) {
         const auto* alias = schema.arguments()[i].alias_info();
@@ -112,7 +124,7 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
         b.callee.results.push_back({is_operand, index});
         b.callee.result_strides.push_back(to_sizes(m.strides()));
     };
-    for (int w : b.callee.written) add_result(b.operands[static_cast<std::size_t>(w)], true, w);
+    for (int w : b.callee.written) add_result(b.stand_ins[static_cast<std::size_t>(w)], true, w);
     std::vector<at::Tensor> returned;  // flattened meta results
     for (std::size_t i = 0; i < schema.returns().size(); ++i) {
         if (schema.returns()[i].alias_info() != nullptr) continue;
@@ -141,7 +153,10 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
     std::vector<ValueId> values = graph.node(node).results;
 
     std::size_t next = 0;
-    for (int w : written) write(promise(b.operands[static_cast<std::size_t>(w)]), values[next++]);
+    for (int w : written) {
+        auto k = static_cast<std::size_t>(w);
+        store_written(*this, b.operands[k], b.stand_ins[k], values[next++]);
+    }
     std::size_t flat = 0;
     auto wrap = [&]() {
         const at::Tensor& m = returned[flat++];

@@ -2,6 +2,7 @@
 #include "trace/mode.h"
 
 #include <c10/core/impl/PyInterpreter.h>
+#include <c10/core/impl/PyInterpreterHooks.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include "trace/recorder_state.h"
@@ -26,10 +27,13 @@ struct VTable final : c10::impl::PyInterpreterVTable {
     c10::intrusive_ptr<Impl> detach(const Impl*) const override { unexpected("detach"); }
     void dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) const override;
     void reportErrorCallback(PyObject*, c10::DispatchKey) const override {}
-    void python_op_registration_trampoline(const c10::OperatorHandle&, c10::DispatchKey,
-                                           c10::DispatchKeySet, torch::jit::Stack*, bool,
-                                           bool) const override {
-        unexpected("an operator registered in Python");
+    /// An operator whose kernel is Python code: Python's own interpreter runs it, under this mode.
+    void python_op_registration_trampoline(const c10::OperatorHandle& op, c10::DispatchKey key,
+                                           c10::DispatchKeySet keys, torch::jit::Stack* stack,
+                                           bool with_keyset, bool with_op) const override {
+        c10::impl::PyInterpreter* python = c10::impl::getGlobalPyInterpreter();
+        if (python == nullptr) unexpected("an operator registered in Python");
+        (*python)->python_op_registration_trampoline(op, key, keys, stack, with_keyset, with_op);
     }
     void throw_abstract_impl_not_imported_error(std::string, const char*,
                                                 const char*) const override {

@@ -26,6 +26,9 @@ bool has_out(const c10::FunctionSchema& schema) {
                        [](const c10::Argument& a) { return a.kwarg_only() && is_written(a); });
 }
 
+/// Operators whose decomposition would look at data, though the call itself can be recorded.
+bool stays_a_call(std::string_view name) { return name == "aten::_linalg_check_errors"; }
+
 /// Stores a lowering's result in the tensor an in-place or out= operator names.
 void store(Call& call, const Call::Result& result, const at::Tensor& target, bool resizes) {
     Emitter& e = call.emit();
@@ -81,7 +84,11 @@ bool RecorderState::lower(const c10::OperatorHandle& op, torch::jit::Stack& stac
     Unrecorded unrecorded;
     Call call(*this, op, arguments);
     if (!targets.empty()) call.target = targets[0];
-    lowering(call);
+    try {
+        lowering(call);
+    } catch (const NotSupported&) {
+        return false;  // a decomposition or a call may still do; nothing has been written
+    }
     std::vector<Call::Result>& results = call.results();
     torch::jit::drop(stack, count);
     if (!targets.empty()) {
@@ -107,8 +114,8 @@ void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& s
         const auto& id = op.schema().operator_name();
         origin = id.overload_name.empty() ? id.name : id.name + "." + id.overload_name;
         if (lower(op, stack)) return;
+        if (stays_a_call(id.name)) return record_extern(op, stack);
         for (auto key : {c10::DispatchKey::CompositeImplicitAutograd,
-                         c10::DispatchKey::CompositeExplicitAutogradNonFunctional,
                          c10::DispatchKey::CompositeExplicitAutograd}) {
             if (!op.hasKernelForDispatchKey(key)) continue;
             if (depth_ > 40) throw NotSupported(origin + ": a decomposition without end");

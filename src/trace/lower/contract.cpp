@@ -116,24 +116,12 @@ Ints repeated(Ints v, std::size_t n) {
     return v;
 }
 /// The format eager's convolution answers in: channels-last when the operand or the weight is. A
-/// 1-d convolution is carried out as a 2-d one of height 1.
-Ints conv_strides(const at::Tensor& input, const at::Tensor& weight, Ints sizes) {
-    auto layout = [](const at::Tensor& t) {
-        Layout l = layout_of(t);
-        if (l.sizes.size() == 3) {
-            l.strides.insert(l.strides.begin() + 2, l.sizes[2] * l.strides[2]);
-            l.sizes.insert(l.sizes.begin() + 2, 1);
-        }
-        return l;
-    };
-    bool flat = sizes.size() == 3;
-    if (flat) sizes.insert(sizes.begin() + 2, 1);
-    c10::MemoryFormat f = suggested_format(layout(input));
-    if (f == c10::MemoryFormat::Contiguous) f = suggested_format(layout(weight));
-    if (input.scalar_type() == c10::kDouble) f = c10::MemoryFormat::Contiguous;
-    Ints strides = format_strides(sizes, f);
-    if (flat) strides.erase(strides.begin() + 2);
-    return strides;
+/// 1-d convolution makes its operand contiguous first.
+Ints conv_strides(const at::Tensor& input, const at::Tensor& weight, const Ints& sizes) {
+    if (sizes.size() == 3) return contiguous(sizes);
+    c10::MemoryFormat f = suggested_format(layout_of(input));
+    if (f == c10::MemoryFormat::Contiguous) f = suggested_format(layout_of(weight));
+    return format_strides(sizes, f);
 }
 void lower_convolution(Call& call) {
     at::Tensor x = call.tensor("input"), w = call.tensor("weight"), b = call.tensor_or_none("bias");
@@ -175,8 +163,9 @@ void lower_flash_attention(Call& call) {
     }
     Attrs attrs{{"scale", scale}, {"causal", call.flag("is_causal")}, {"logsumexp", false}};
     ValueId out = e.op(Prim::Attention, operands, attrs);
-    Ints s = e.sizes(out);  // b h l e, laid out as b l h e
-    call.give(out, {s[1] * s[2] * s[3], s[3], s[1] * s[3], 1}, q.device());
+    Ints s = e.sizes(out);
+    if (s != q.sizes().vec()) throw NotSupported("attention with values of another width");
+    call.give(out, preserved_strides(layout_of(q)), q.device());
     // Only a backward pass reads it: a node of its own, dead otherwise.
     attrs.set("logsumexp", true);
     ValueId lse = e.ops(Prim::Attention, operands, attrs)[1];

@@ -208,7 +208,7 @@ void scatter(Call& call, const std::string& reduce, bool include_self) {
     if (part != whole)
         v = e.op(Prim::Update, {whole, v},
                  {{"starts", Sizes(sizes.size(), 0)}, {"steps", Ints(sizes.size(), 1)}});
-    call.give(v, preserved_strides(layout_of(self)), self.device());
+    call.give(v, contiguous(self.sizes().vec()), self.device());
 }
 void lower_scatter(Call& call) {
     std::string r = call.given("reduce") ? call.text("reduce") : "";

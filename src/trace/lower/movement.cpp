@@ -39,20 +39,6 @@ void lower_cat(Call& call) {
     ValueId v = values.size() == 1 ? values[0] : e.op(Prim::Concat, values, {{"dim", dim}});
     call.give(v, format_strides(sizes, *format), parts[0].device());
 }
-void lower_stack(Call& call) {
-    std::vector<at::Tensor> tensors = call.tensors("tensors");
-    if (tensors.empty()) throw UserError("stack of no tensors");
-    Emitter& e = call.emit();
-    DType type = to_dtype(common_type(tensors));
-    std::int64_t dim = wrap_dim(call.integer_or("dim", 0), tensors[0].dim() + 1);
-    std::vector<ValueId> values;
-    for (const at::Tensor& t : tensors) {
-        if (t.sizes() != tensors[0].sizes()) throw UserError("stack: sizes differ");
-        values.push_back(e.unsqueeze(e.convert(call.read(t), type), dim));
-    }
-    ValueId v = values.size() == 1 ? values[0] : e.op(Prim::Concat, values, {{"dim", dim}});
-    call.give(v, contiguous(e.sizes(v)), tensors[0].device());
-}
 void lower_flip(Call& call) {
     at::Tensor self = call.tensor("self");
     Ints dims = wrap_dims(call.ints("dims"), self.dim());
@@ -80,7 +66,7 @@ void lower_roll(Call& call) {
         if (start == 0) continue;
         v = e.op(Prim::Concat, {e.slice(v, d, start, n), e.slice(v, d, 0, start)}, {{"dim", d}});
     }
-    call.give(e.reshape(v, sizes), contiguous(sizes), self.device());
+    call.give(e.reshape(v, sizes), preserved_strides(layout_of(self)), self.device());
 }
 void lower_repeat(Call& call) {
     at::Tensor self = call.tensor("self");
@@ -228,7 +214,6 @@ void lower_pixel_shuffle(Call& call) {
 std::span<const LoweringEntry> movement_lowerings() {
     static constexpr LoweringEntry table[] = {
         {"cat", lower_cat},
-        {"stack", lower_stack},
         {"flip", lower_flip},
         {"roll", lower_roll},
         {"repeat", lower_repeat},

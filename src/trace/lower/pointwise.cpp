@@ -5,36 +5,42 @@ namespace ingot::trace {
 
 namespace {
 
+/// The first argument, whatever its name (self, x).
+at::Tensor first(Call& call) { return call.at(0).toTensor(); }
+/// Argument `i` as a tensor; a number becomes a wrapped number.
+at::Tensor nth(Call& call, std::size_t i) {
+    const c10::IValue& v = call.at(i);
+    return v.isTensor() ? v.toTensor() : wrapped(v.toScalar());
+}
+
 /// Functions of floats: integers become the default float type first.
 template <Prim prim>
 void unary_float(Call& call) {
-    lower_pointwise(call, {operand(call, "self")}, {.int_to_float = true, .wide = false},
+    lower_pointwise(call, {first(call)}, {.int_to_float = true, .wide = false},
                     [](Emitter& e, auto v) { return e.op(prim, {v[0]}); });
 }
 /// The operand's own type in and out.
 template <Prim prim>
 void unary_same(Call& call) {
-    lower_pointwise(call, {operand(call, "self")}, {.wide = false},
+    lower_pointwise(call, {first(call)}, {.wide = false},
                     [](Emitter& e, auto v) { return e.op(prim, {v[0]}); });
 }
 /// Rounding functions leave integers alone.
 template <Prim prim>
 void unary_rounding(Call& call) {
-    lower_pointwise(call, {operand(call, "self")}, {.wide = false}, [](Emitter& e, auto v) {
+    lower_pointwise(call, {first(call)}, {.wide = false}, [](Emitter& e, auto v) {
         return is_integral(e.dtype(v[0])) ? v[0] : e.op(prim, {v[0]});
     });
 }
 template <Prim prim>
 void unary_bool(Call& call) {
-    lower_pointwise(call, {operand(call, "self")}, {.wide = false, .boolean = true},
-                    [](Emitter& e, auto v) {
-                        DType t = e.dtype(v[0]);
-                        if ((prim == Prim::IsNan || prim == Prim::IsInf) && is_integral(t))
-                            return e.full_like(v[0], DType::Bool, 0);
-                        if (prim == Prim::IsFinite && is_integral(t))
-                            return e.full_like(v[0], DType::Bool, 1);
-                        return e.op(prim, {v[0]});
-                    });
+    lower_pointwise(call, {first(call)}, {.wide = false, .boolean = true}, [](Emitter& e, auto v) {
+        DType t = e.dtype(v[0]);
+        if ((prim == Prim::IsNan || prim == Prim::IsInf) && is_integral(t))
+            return e.full_like(v[0], DType::Bool, 0);
+        if (prim == Prim::IsFinite && is_integral(t)) return e.full_like(v[0], DType::Bool, 1);
+        return e.op(prim, {v[0]});
+    });
 }
 template <int sign>
 void is_signed_infinity(Call& call) {
@@ -181,12 +187,10 @@ void lower_logit(Call& call) {
 void lower_nan_to_num(Call& call) {
     double limits[] = {0, 0, 0};
     at::Tensor self = operand(call, "self");
-    bool has_nan = call.given("nan"), has_pos = call.given("posinf"),
-         has_neg = call.given("neginf");
+    bool has_pos = call.given("posinf"), has_neg = call.given("neginf");
     limits[0] = call.real_or("nan", 0);
     limits[1] = call.real_or("posinf", 0);
     limits[2] = call.real_or("neginf", 0);
-    (void)has_nan;
     lower_pointwise(call, {self}, {.wide = false}, [&](Emitter& e, auto v) {
         ValueId x = v[0];
         DType t = e.dtype(x);
@@ -248,6 +252,22 @@ void lower_logaddexp(Call& call, bool base2) {
 }
 void lower_logaddexp_e(Call& call) { lower_logaddexp(call, false); }
 void lower_logaddexp_2(Call& call) { lower_logaddexp(call, true); }
+/// Polynomials of degree n: (x, n).
+template <Prim prim>
+void polynomial(Call& call) {
+    lower_pointwise(call, {nth(call, 0), nth(call, 1)}, {.int_to_float = true},
+                    [](Emitter& e, auto v) { return e.op(prim, {v[0], v[1]}); });
+}
+void lower_entr(Call& call) {
+    lower_pointwise(call, {first(call)}, {.int_to_float = true}, [](Emitter& e, auto v) {
+        ValueId x = v[0];
+        ValueId y = e.mul(e.op(Prim::Neg, {x}), e.op(Prim::Log, {x}));
+        y = e.select(e.compare(Prim::Eq, x, 0), e.number(x, 0), y);
+        y = e.select(e.compare(Prim::Lt, x, 0),
+                     e.number(x, -std::numeric_limits<double>::infinity()), y);
+        return e.select(e.op(Prim::IsNan, {x}), x, y);
+    });
+}
 void lower_heaviside(Call& call) {
     lower_pointwise(call, {operand(call, "self"), operand(call, "values")}, {.wide = false},
                     [](Emitter& e, auto v) {
@@ -312,6 +332,14 @@ std::span<const LoweringEntry> pointwise_lowerings() {
         {"special_modified_bessel_k1", unary_float<Prim::ModifiedBesselK1>},
         {"special_ndtri", unary_float<Prim::Ndtri>},
         {"special_spherical_bessel_j0", unary_float<Prim::SphericalBesselJ0>},
+        {"special_chebyshev_polynomial_t", polynomial<Prim::ChebyshevT>},
+        {"special_chebyshev_polynomial_u", polynomial<Prim::ChebyshevU>},
+        {"special_hermite_polynomial_h", polynomial<Prim::HermiteH>},
+        {"special_laguerre_polynomial_l", polynomial<Prim::LaguerreL>},
+        {"special_legendre_polynomial_p", polynomial<Prim::LegendreP>},
+        {"special_modified_bessel_i0", unary_float<Prim::BesselI0>},
+        {"special_modified_bessel_i1", unary_float<Prim::BesselI1>},
+        {"special_entr", lower_entr},
         {"sqrt", unary_float<Prim::Sqrt>},
         {"tan", unary_float<Prim::Tan>},
         {"tanh", unary_float<Prim::Tanh>},

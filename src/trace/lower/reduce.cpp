@@ -156,7 +156,8 @@ void lower_var_mean(Call& call) {
 /// The p-norm of `v` (real, wide) over the reduction's dims.
 ValueId norm_of(Reduction& r, ValueId v, double p) {
     Emitter& e = r.e;
-    if (p == 2) return r.run(Prim::Norm2, v);
+    // As eager's kernel: no scaling against overflow.
+    if (p == 2) return e.op(Prim::Sqrt, {r.run(Prim::Sum, e.mul(v, v))});
     v = e.op(Prim::Abs, {v});
     if (p == std::numeric_limits<double>::infinity()) return r.run(Prim::Amax, v);
     if (p == -std::numeric_limits<double>::infinity()) return r.run(Prim::Amin, v);
@@ -201,20 +202,17 @@ void lower_count_nonzero(Call& call) {
     ValueId v = r.e.convert(call.read(r.self), DType::Bool);
     r.give(r.run(Prim::Sum, r.e.convert(v, DType::I64)));
 }
-template <Prim prim>
-void lower_selection(Call& call) {  // median(dim), nanmedian, mode, kthvalue
+/// median along one dim. (kthvalue, mode and topk stay calls: which of equal elements they name is
+/// eager's secret.)
+void lower_median(Call& call) {
     at::Tensor self = call.tensor("self");
-    if (!call.given("dim") && prim == Prim::Median) throw NotSupported("median of everything");
-    std::int64_t dim = wrap_dim(call.integer_or("dim", -1), self.dim());
-    bool keep = call.flag("keepdim");
+    if (!call.given("dim") || self.dim() == 0) throw NotSupported("median of everything");
+    std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
     Emitter& e = call.emit();
-    if (self.dim() == 0) throw NotSupported("a selection from a 0-dim tensor");
-    Attrs attrs{{"dim", dim}};
-    if (prim == Prim::Median) attrs.set("ignore_nan", false);
-    if (prim == Prim::Kthvalue) attrs.set("k", Expr(call.integer("k")));
-    std::vector<ValueId> both = e.ops(prim, {call.read(self)}, attrs);
+    std::vector<ValueId> both =
+        e.ops(Prim::Median, {call.read(self)}, {{"dim", dim}, {"ignore_nan", false}});
     for (ValueId v : both) {
-        if (keep) v = e.unsqueeze(v, dim);
+        if (call.flag("keepdim")) v = e.unsqueeze(v, dim);
         call.give(v, contiguous(e.sizes(v)), self.device());
     }
 }
@@ -244,9 +242,7 @@ std::span<const LoweringEntry> reduce_lowerings() {
         {"linalg_vector_norm", lower_vector_norm},
         {"logsumexp", lower_logsumexp},
         {"count_nonzero", lower_count_nonzero},
-        {"median", lower_selection<Prim::Median>},
-        {"mode", lower_selection<Prim::Mode>},
-        {"kthvalue", lower_selection<Prim::Kthvalue>},
+        {"median", lower_median},
     };
     return table;
 }

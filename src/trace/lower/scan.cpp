@@ -15,7 +15,7 @@ void lower_cum(Call& call) {  // cumsum, cumprod
     ValueId v = e.convert(call.read(self), type);
     std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
     if (self.dim() > 0) v = e.op(prim, {v}, {{"dim", dim}});
-    call.give(v, preserved_strides(layout_of(self)), self.device());
+    call.give(v, contiguous(self.sizes().vec()), self.device());
 }
 template <Prim prim>
 void lower_cum_index(Call& call) {  // cummax, cummin: through the helper that fills both results
@@ -37,7 +37,8 @@ void lower_logcumsumexp(Call& call) {
 }
 void lower_sort(Call& call) {
     at::Tensor self = call.tensor("self");
-    if (self.dim() == 0) throw NotSupported("sort of a 0-dim tensor");
+    // Which of equal elements comes first is eager's secret unless a stable sort is asked for.
+    if (self.dim() == 0 || !call.flag("stable")) throw NotSupported("an unstable sort");
     std::int64_t dim = wrap_dim(call.integer_or("dim", -1), self.dim());
     std::vector<ValueId> both =
         call.emit().ops(Prim::Sort, {call.read(self)},
@@ -45,17 +46,6 @@ void lower_sort(Call& call) {
     Ints strides = preserved_strides(layout_of(self));
     call.give(both[0], strides, self.device());
     call.give(both[1], strides, self.device());
-}
-void lower_topk(Call& call) {
-    at::Tensor self = call.tensor("self");
-    if (self.dim() == 0) throw NotSupported("topk of a 0-dim tensor");
-    std::int64_t dim = wrap_dim(call.integer_or("dim", -1), self.dim());
-    std::vector<ValueId> both = call.emit().ops(Prim::Topk, {call.read(self)},
-                                                {{"dim", dim},
-                                                 {"k", Expr(call.integer("k"))},
-                                                 {"largest", call.flag("largest", true)},
-                                                 {"sorted", call.flag("sorted", true)}});
-    for (ValueId v : both) call.give(v, contiguous(call.emit().sizes(v)), self.device());
 }
 
 }  // namespace
@@ -69,7 +59,6 @@ std::span<const LoweringEntry> scan_lowerings() {
         {"logcumsumexp", lower_logcumsumexp},
         {"_logcumsumexp", lower_logcumsumexp},
         {"sort", lower_sort},
-        {"topk", lower_topk},
     };
     return table;
 }

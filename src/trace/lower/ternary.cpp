@@ -49,16 +49,8 @@ void lower_masked_fill(Call& call) {
     ValueId x = e.expand(call.read(self), shape);
     ValueId c = e.expand(e.convert(call.read(mask), DType::Bool), shape);
     ValueId fill = e.expand(value_as(call, value, type), shape);
-    // The functional form clones the (expanded) operand and fills the copy.
-    Ints strides = shape == a.sizes ? preserved_strides(a) : contiguous(shape);
-    if (shape != a.sizes) {
-        std::size_t offset = shape.size() - a.sizes.size();
-        Layout wide{shape, Ints(shape.size(), 0)};
-        for (std::size_t i = 0; i < a.sizes.size(); ++i)
-            wide.strides[offset + i] = a.sizes[i] == 1 && shape[offset + i] != 1 ? 0 : a.strides[i];
-        strides = preserved_strides(wide);
-    }
-    call.give(e.select(c, fill, x), strides, self.device());
+    // The functional form fills a contiguous copy.
+    call.give(e.select(c, fill, x), contiguous(shape), self.device());
 }
 
 }  // namespace
