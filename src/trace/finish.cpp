@@ -55,6 +55,10 @@ Recording RecorderState::finish(std::span<const at::Tensor> outputs) {
                         const Promise& p) {
         if (p.cell()->dtype != c10::typeMetaToScalarType(p.dtype()))
             throw NotSupported("an output that views a storage as another type");
+        // Eager marks such views lazily; strides alone cannot say it.
+        for (const View* v = p.view().get(); v != nullptr; v = v->parent.get())
+            if (v->prim == Prim::Conj || v->prim == Prim::Neg)
+                throw NotSupported("an output that is a lazy conjugate or negative of a storage");
         r.kind = kind;
         r.index = index;
         r.sizes = to_sizes(p.sizes());

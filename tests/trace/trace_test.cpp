@@ -159,6 +159,27 @@ TEST(Trace, DataDependenceIsNotSupported) {
     EXPECT_TRUE(recorder.failure().has_value());
 }
 
+TEST(Trace, ALazyConjugateOfAnInputIsNotAPlainView) {
+    Recorder recorder;
+    at::Tensor x = recorder.add_input(at::rand({3}, at::kComplexFloat), false, "x");
+    Tensors outputs;
+    {
+        at::NoGradGuard no_grad;
+        Recorder::Scope scope(recorder);
+        outputs = {x.conj()};
+    }
+    EXPECT_THROW(recorder.finish(outputs), NotSupported);
+}
+
+TEST(Trace, LayoutsOfSoftmaxAndCopies) {
+    compare(
+        [](const Tensors& x) {
+            return Tensors{at::softmax(x[0], 1), at::cumsum(x[0], 1), at::stack({x[0], x[0]}),
+                           at::masked_fill(x[0], x[0] > 0.5, 2), at::roll(x[0], 1, 1)};
+        },
+        {at::rand({2, 3, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast)});
+}
+
 TEST(Trace, AutogradSeesOrdinaryTensors) {
     Recorder recorder;
     at::Tensor real = at::rand({3, 3}).requires_grad_();
