@@ -45,10 +45,13 @@ class ContractionChoice {
         : target_(codegen::vector_target(target)) {
         target_.cores = cores;
         native_bf16_ = target.avx512bf16 || target.amx_bf16;
+        multiplies_bf16_ = target_.bf16_dot && !target.amx_bf16;
         by_cost_ = choose_by_cost(target_);
     }
 
     int panel_width(const PackQuery& query) const {
+        if (query.dtype == DType::BF16 && multiplies_bf16_ && mod(query.k, 2).is(0))
+            return ingot::panel_width(query.n, DType::F32, target_);
         if (query.dtype != DType::F32 && query.dtype != DType::F64) return 0;
         return ingot::panel_width(query.n, query.dtype, target_);
     }
@@ -58,14 +61,16 @@ class ContractionChoice {
         if (!plan) return false;
         if (plan->b.form == OperandForm::Panels) return true;  // only generated code reads panels
         const DType element = kernel.buffers.at(plan->b.buffer < 0 ? 0 : plan->b.buffer).dtype;
-        // The vendor multiplies bf16 with instructions that generated code does not use yet.
-        if (element == DType::BF16 && native_bf16_) return false;
+        // The vendor has the processor's bf16 instructions: only code that uses them too is a
+        // rival.
+        if (element == DType::BF16 && native_bf16_) return multiplies_bf16_ && plan->pairs;
         return by_cost_(kernel);
     }
 
   private:
     VectorTarget target_;
-    bool native_bf16_ = false;
+    bool native_bf16_ = false;      // some instruction of the processor multiplies bf16
+    bool multiplies_bf16_ = false;  // and it is the best one, which generated code uses
     std::function<bool(const Kernel&)> by_cost_;
 };
 
