@@ -339,10 +339,48 @@ std::vector<bool> live_nodes(const Graph& g) {
     return live;
 }
 
+bool is_empty(const Type& t) {
+    return std::any_of(t.sizes.begin(), t.sizes.end(), [](Expr e) { return e.is(0); });
+}
+
+ValueId full(Graph& g, const Type& t, const Scalar& value) {
+    NodeId id = g.add_with_types(Prim::Full, {},
+                                 {{"dtype", t.dtype}, {"sizes", t.sizes}, {"value", value}}, {t});
+    return g.node(id).results[0];
+}
+
+// Values without elements, and reductions of nothing: index arithmetic has no answer for them.
+// True when the node was one.
+bool replace_empty(Rewriter& r, const Graph& old, const Node& n) {
+    if (kind(n.prim) == PrimKind::Effect || n.results.empty()) return false;
+    const bool nothing = std::all_of(n.results.begin(), n.results.end(),
+                                     [&](ValueId v) { return is_empty(old.type(v)); });
+    if (nothing) {
+        for (ValueId v : n.results) r.map(v, full(r.out(), old.type(v), Scalar(0)));
+        return true;
+    }
+    if (!is_reduction(n.prim) || !is_empty(old.type(n.operands[0]))) return false;
+    switch (n.prim) {
+        case Prim::Sum:
+        case Prim::XorSum:
+        case Prim::Any:
+        case Prim::Norm2:
+            r.map(n.results[0], full(r.out(), old.type(n.results[0]), Scalar(0)));
+            return true;
+        case Prim::Prod:
+        case Prim::All:
+            r.map(n.results[0], full(r.out(), old.type(n.results[0]), Scalar(1)));
+            return true;
+        default:
+            throw NotSupported(std::string(name(n.prim)) + " of no elements");
+    }
+}
+
 void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<int>& uses,
                    int cores, Sums& sums, std::vector<ValueId>& in_memory) {
     const Node& n = old.node(id);
     Graph& g = r.out();
+    if (replace_empty(r, old, n)) return;
     switch (n.prim) {
         case Prim::Var:
             if (is_complex(old.type(n.operands[0]).dtype)) break;

@@ -156,6 +156,7 @@ def check_sample(op: Any, sample: Any) -> Outcome:
     except Exception:
         reference = []
     inputs = _tensors((_copy(args), _copy(sample.kwargs)))
+    torch.manual_seed(42)  # what the database's random entries seed with before they draw
     try:
         ours = program(*inputs)
     except Exception as error:

@@ -202,7 +202,7 @@ NestShape shape_of(const Kernel& kernel, const Nest& nest, const TargetInfo& tar
     const Expr cost = point_cost(kernel, nest);
     if (!s.outer_vector) {
         s.work = product_of(s.item_loops);
-        s.grain = max(Expr(1), floor_div(Expr(kGrainCost), cost));
+        s.grain = max(Expr(1), floor_div(Expr(kGrainCost), max(Expr(1), cost)));
         return s;
     }
     const Expr extent = nest.loops.back().extent;
@@ -215,7 +215,8 @@ NestShape shape_of(const Kernel& kernel, const Nest& nest, const TargetInfo& tar
     if (!s.tile.loads.empty()) use_tiles(s, extent, all.rest);
     s.chunks = ceil_div(extent, Expr(s.chunk));
     s.work = product_of(s.item_loops) * s.chunks;
-    s.grain = max(Expr(1), floor_div(Expr(kGrainCost), cost * min(extent, Expr(s.chunk))));
+    s.grain =
+        max(Expr(1), floor_div(Expr(kGrainCost), max(Expr(1), cost * min(extent, Expr(s.chunk)))));
     return s;
 }
 
