@@ -2,6 +2,7 @@
 //
 // The meta function runs on meta tensors with the promises' sizes and strides. Operators whose
 // result depends on data, or that return views or numbers, cannot be recorded this way.
+#include <algorithm>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "trace/mode.h"
@@ -87,6 +88,17 @@ bool is_random(const c10::OperatorHandle& op) {
     return op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
+// Operators whose meta function promises other strides or sizes than their kernel gives.
+bool misplaced_by_meta(const c10::OperatorHandle& op) {
+    static constexpr std::string_view kOperators[] = {
+        "aten::max_unpool2d", "aten::max_unpool3d",   "aten::_linalg_svd",
+        "aten::linalg_eig",   "aten::nonzero_static", "aten::_embedding_bag",
+        "aten::_embedding_bag_forward_only",
+    };
+    const std::string& name = op.schema().name();
+    return std::find(std::begin(kOperators), std::end(kOperators), name) != std::end(kOperators);
+}
+
 }  // namespace
 
 void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
@@ -97,6 +109,7 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
             throw NotSupported("a view operator without a lowering");
     if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape))
         throw NotSupported("the result depends on the data");
+    if (misplaced_by_meta(op)) throw NotSupported("the strides of the result are not known");
     std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(count),
                                        stack.end());
     std::string call_origin = origin;
