@@ -52,7 +52,9 @@ def remez(f, weight, powers, lo, hi, grid=600, iterations=12):
             if len(runs) == n + 2:
                 runs.pop(0 if abs(errs[runs[0]]) < abs(errs[runs[-1]]) else -1)
             else:
-                i = min(range(len(runs) - 1), key=lambda i: abs(errs[runs[i]]) + abs(errs[runs[i + 1]]))
+                i = min(
+                    range(len(runs) - 1), key=lambda i: abs(errs[runs[i]]) + abs(errs[runs[i + 1]])
+                )
                 del runs[i : i + 2]
         if len(runs) < n + 1 or runs == ref:
             break

@@ -2,8 +2,9 @@
 //
 // The meta function runs on meta tensors with the promises' sizes and strides. Operators whose
 // result depends on data, or that return views or numbers, cannot be recorded this way.
-#include <algorithm>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
 
 #include "trace/mode.h"
 #include "trace/recorder_state.h"
@@ -91,8 +92,12 @@ bool is_random(const c10::OperatorHandle& op) {
 // Operators whose meta function promises other strides or sizes than their kernel gives.
 bool misplaced_by_meta(const c10::OperatorHandle& op) {
     static constexpr std::string_view kOperators[] = {
-        "aten::max_unpool2d", "aten::max_unpool3d",   "aten::_linalg_svd",
-        "aten::linalg_eig",   "aten::nonzero_static", "aten::_embedding_bag",
+        "aten::max_unpool2d",
+        "aten::max_unpool3d",
+        "aten::_linalg_svd",
+        "aten::linalg_eig",
+        "aten::nonzero_static",
+        "aten::_embedding_bag",
         "aten::_embedding_bag_forward_only",
     };
     const std::string& name = op.schema().name();

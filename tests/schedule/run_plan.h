@@ -93,8 +93,7 @@ class PlanRunner {
             std::vector<std::int64_t> sizes;
             for (std::int32_t b : k->buffers) buffers.push_back(at(b));
             for (Expr e : k->sizes) sizes.push_back(number(e));
-            if (!run_kernel(k->kernel, buffers, sizes))
-                throw Error("an index is out of range");
+            if (!run_kernel(k->kernel, buffers, sizes)) throw Error("an index is out of range");
             return;
         }
         const auto& e = std::get<ExternStep>(s);

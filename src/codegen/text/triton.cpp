@@ -412,7 +412,8 @@ class TritonPrinter {
             case Prim::Abs:
                 return is_unsigned_int(from) || from == DType::Bool ? a : "tl.abs(" + a + ")";
             case Prim::Reciprocal:
-                return "libdevice.div_rn(tl.full(" + a + ".shape, 1.0, " + a + ".dtype), " + a + ")";
+                return "libdevice.div_rn(tl.full(" + a + ".shape, 1.0, " + a + ".dtype), " + a +
+                       ")";
             case Prim::LogicalNot:
                 return "(" + a + " == 0)";
             case Prim::LogicalAnd:
