@@ -6,8 +6,8 @@ import torch
 import ingot
 from ingot.bench import models
 
-# The goal is twice eager's error; long sums of the generated contractions still exceed it.
-TIMES_EAGER = 4
+# The rule of the house: an error of at most twice eager's against an fp64 run.
+TIMES_EAGER = 2
 CASES = [(name, 1, "fp32") for name in models.MAIN]
 CASES += [(name, 8, "fp32") for name in ("all-minilm", "mobilenetv3")]
 CASES += [(name, 1, "bf16") for name in models.LOW_PRECISION]

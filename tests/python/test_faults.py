@@ -129,7 +129,17 @@ def test_interrupt_during_compilation(tmp_path):
                                stderr=subprocess.PIPE, text=True)  # fmt: skip
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.7)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    # Python drops an exception that arises in a destructor or a callback of another library, so a
+    # person may have to press Ctrl-C again; the program must end then, and in order.
+    for _ in range(40):
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=1.3)
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    else:
+        process.kill()
+        pytest.fail("interrupts are ignored")
     assert "KeyboardInterrupt" in errors
     assert process.returncode in (1, -signal.SIGINT), errors
