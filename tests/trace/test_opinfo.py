@@ -25,15 +25,3 @@ def test_operator_agrees_with_eager(name: str) -> None:
     if outcome.kind == "unsupported" and name not in _SUPPORTED:
         pytest.skip(f"falls back: {outcome.detail}")
     assert outcome.kind == "ok", f"{name}: {outcome.kind}: {outcome.detail}"
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "int64"])
-@pytest.mark.parametrize("name", sorted(_SUPPORTED))
-def test_other_dtypes(name: str, dtype: str) -> None:
-    op = _BY_NAME.get(name)
-    if op is None:
-        pytest.skip("not in this PyTorch's database")
-    outcome = opinfo.check(op, getattr(torch, dtype), 1)
-    if outcome.kind == "unsupported":
-        pytest.skip(f"falls back: {outcome.detail}")
-    assert outcome.kind == "ok", f"{name}: {outcome.kind}: {outcome.detail}"
