@@ -4,6 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-$PWD/.venv/bin/python}
+# The checkout on the path would pass for an installed package, and pip would install nothing.
+unset PYTHONPATH
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "wheel test: $*" >&2; exit 1; }
