@@ -2,7 +2,6 @@
 #include "trace/extern_host.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include "trace/dtypes.h"
 #include "trace/vendor.h"
@@ -170,14 +169,6 @@ std::unique_ptr<runtime::ExternCall> TorchExterns::prepare(const ExternStep& ste
     if (!step.callee.empty())
         throw NotSupported("an extern call of '" + step.callee + "' that was not recorded");
     return std::make_unique<VendorCall>(vendor_function(step.prim, step.attrs), inputs, outputs);
-}
-
-int TorchThreads::count() const { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
-
-void TorchThreads::run(int tasks, void (*body)(void*, int), void* context) const {
-    at::parallel_for(0, tasks, 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t t = begin; t < end; ++t) body(context, static_cast<int>(t));
-    });
 }
 
 at::Tensor tensor_over(void* data, const Layout& layout) {

@@ -1,12 +1,15 @@
 // The C++ entrance: programs compiled and called without Python, other sizes, changed weights,
 // errors.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "ingot/ingot.h"
+#include "trace/extern_host.h"
 
 namespace ingot {
 namespace {
@@ -83,6 +86,28 @@ TEST(Front, LeavesGradientsToTheFunction) {
     const Compiled compiled = compile(f, {x.detach()}, in_memory());
     compiled({x})[0].backward();
     EXPECT_TRUE(at::allclose(x.grad(), 2 * x.detach()));
+}
+
+TEST(TorchThreads, RunsTasksOnSeveralThreads) {
+    at::set_num_threads(2);
+    // Each task waits until the other has begun: on one thread the first would give up.
+    struct Shared {
+        std::atomic<int> begun = 0;
+        std::atomic<int> met = 0;
+    } shared;
+    const ingot::trace::TorchThreads threads;
+    ASSERT_EQ(threads.count(), 2);
+    threads.run(
+        2,
+        [](void* pointer, int) {
+            Shared& s = *static_cast<Shared*>(pointer);
+            ++s.begun;
+            for (int n = 0; n < 1000 && s.begun < 2; ++n)
+                std::this_thread::sleep_for(std::chrono::milliseconds(10));
+            s.met += s.begun == 2;
+        },
+        &shared);
+    EXPECT_EQ(shared.met, 2);
 }
 
 TEST(Front, ServesManyThreads) {
