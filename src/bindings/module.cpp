@@ -1,15 +1,17 @@
 // The extension module `_ingot`: what crosses the border between Python and the C++ stages. The
-// whole list: Recorder, Program, Unsupported, InternalError, trim_memory.
+// whole list: Recorder, Program, Unsupported, InternalError, trim_memory, and capture/capture.h.
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/errors.h"
 #include "bindings/program_object.h"
 #include "bindings/recorder_object.h"
+#include "capture/capture.h"
 
 PYBIND11_MODULE(_ingot, module) {
     module.doc() = "Ingot's compiler. Use the package `ingot`; this module may change.";
     if (!ingot::bindings::add_error_types(module.ptr()) ||
-        !ingot::bindings::add_program_type(module.ptr()))
+        !ingot::bindings::add_program_type(module.ptr()) ||
+        !ingot::capture::add_to_module(module.ptr()))
         throw pybind11::error_already_set();
     ingot::bindings::add_recorder(module);
     pybind11::module_::import("os").attr("register_at_fork")(pybind11::arg("after_in_child") =

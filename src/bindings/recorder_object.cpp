@@ -1,11 +1,9 @@
 // See recorder_object.h.
 #include "bindings/recorder_object.h"
 
-#include <map>
-#include <mutex>
-
 #include "bindings/errors.h"
 #include "bindings/program_object.h"
+#include "bindings/settings.h"
 #include "trace/compiled_function.h"
 #include "trace/output_tensor.h"
 #include "trace/recorder.h"
@@ -14,54 +12,6 @@ namespace py = pybind11;
 
 namespace ingot::bindings {
 namespace {
-
-/// Switches as the Python package hands them over: a dictionary with every switch in it.
-struct Settings {
-    runtime::CompileOptions compile;
-    runtime::CompilerOptions compiler;
-    bool round_intermediates = true;
-
-    explicit Settings(const py::dict& values) {
-        read(values, "freezing", compile.freezing);
-        read(values, "max_autotune", compile.max_autotune);
-        read(values, "debug", compile.debug);
-        read(values, "cache", compiler.cache);
-        read(values, "cache_dir", compiler.cache_directory);
-        read(values, "emulate_precision_casts", round_intermediates);
-    }
-
-  private:
-    template <class T>
-    static void read(const py::dict& values, const char* key, T& into) {
-        if (values.contains(key)) into = values[key].cast<T>();
-    }
-};
-
-/// One compiler for each cache folder, for the life of the process: it keeps the target, the loaded
-/// kernels and the counters. A forked child starts with none, as a lock may have been held.
-class Compilers {
-  public:
-    std::shared_ptr<const runtime::Compiler> get(const runtime::CompilerOptions& options) {
-        std::lock_guard lock(mutex_);
-        auto& compiler = by_folder_[{options.cache, options.cache_directory}];
-        if (!compiler) compiler = std::make_shared<const runtime::Compiler>(options);
-        return compiler;
-    }
-    static Compilers& instance() {
-        if (current() == nullptr) current() = new Compilers;
-        return *current();
-    }
-    /// The old ones stay where they are: programs made before the fork go on using their code.
-    static void after_fork() { current() = new Compilers; }
-
-  private:
-    static Compilers*& current() {
-        static Compilers* compilers = nullptr;
-        return compilers;
-    }
-    std::mutex mutex_;
-    std::map<std::pair<bool, std::string>, std::shared_ptr<const runtime::Compiler>> by_folder_;
-};
 
 /// Whether a signal's handler wants the compilation to end. Called without Python's lock.
 bool interrupted() {

@@ -1,0 +1,63 @@
+// What every compilation from Python shares: the switches as C++ values, and the compilers.
+#pragma once
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "runtime/driver.h"
+
+namespace ingot::bindings {
+
+/// Switches as the Python package hands them over: a dictionary with every switch in it.
+struct Settings {
+    runtime::CompileOptions compile;
+    runtime::CompilerOptions compiler;
+    bool round_intermediates = true;
+
+    explicit Settings(const pybind11::dict& values) {
+        read(values, "freezing", compile.freezing);
+        read(values, "max_autotune", compile.max_autotune);
+        read(values, "debug", compile.debug);
+        read(values, "cache", compiler.cache);
+        read(values, "cache_dir", compiler.cache_directory);
+        read(values, "emulate_precision_casts", round_intermediates);
+    }
+
+  private:
+    template <class T>
+    static void read(const pybind11::dict& values, const char* key, T& into) {
+        if (values.contains(key)) into = values[key].template cast<T>();
+    }
+};
+
+/// One compiler for each cache folder, for the life of the process: it keeps the target, the loaded
+/// kernels and the counters. A forked child starts with none, as a lock may have been held.
+class Compilers {
+  public:
+    std::shared_ptr<const runtime::Compiler> get(const runtime::CompilerOptions& options) {
+        std::lock_guard lock(mutex_);
+        auto& compiler = by_folder_[{options.cache, options.cache_directory}];
+        if (!compiler) compiler = std::make_shared<const runtime::Compiler>(options);
+        return compiler;
+    }
+    static Compilers& instance() {
+        if (current() == nullptr) current() = new Compilers;
+        return *current();
+    }
+    /// The old ones stay where they are: programs made before the fork go on using their code.
+    static void after_fork() { current() = new Compilers; }
+
+  private:
+    static Compilers*& current() {
+        static Compilers* compilers = nullptr;
+        return compilers;
+    }
+    std::mutex mutex_;
+    std::map<std::pair<bool, std::string>, std::shared_ptr<const runtime::Compiler>> by_folder_;
+};
+
+}  // namespace ingot::bindings

@@ -1,0 +1,59 @@
+// Capture: Python functions recorded as they run, and replayed without Python.
+//
+// This is the border that the package and the bindings see. In Python:
+//
+//   _ingot.capture(function, options={}) -> Captured
+//       `function`: any callable (a function, a bound method, a module's `forward` or the module).
+//       options (every key optional):
+//         name: str               what messages call it
+//         fullgraph: bool         a break raises Unsupported with the reason and the user's line
+//         dynamic: None|bool      numbers that change: symbolic from the second time / at once / no
+//         recompile_limit: int    recordings kept (8); past it calls run eagerly, said in one line
+//         settings: dict          the switches of _options.resolve(), for the compiler
+//         backend: callable       None: Ingot. Otherwise called once a graph with
+//                                 (calls, examples, outputs): see below
+//
+//   A Captured is called like `function` (vectorcall; it binds as a method; it has a __dict__,
+//   weak references and takes part in garbage collection). Never raises what eager would not,
+//   except under fullgraph or the stance fail_on_recompile. Its attributes:
+//         function                what was given
+//         counters() -> dict      calls, replays, recordings, eager_calls, guard_failures, breaks,
+//                                 graphs, operators, record_seconds, compile_seconds
+//         explain() -> list       one dict a segment, oldest first: kind ('graph'|'eager'), end
+//                                 ('return'|'break'|'raise'), reason (of a break or of running
+//                                 eagerly), line ('file:line in function'), operators (list of
+//                                 names), inputs, outputs, guards (list of sentences), children,
+//                                 report (stages' seconds, kernels, externs)
+//         last_failure            the sentence of the last failed guard, or None
+//         reset()                 forgets all recordings
+//
+//   A backend is called with `calls`: a list of (name, arguments, results), name as in
+//   'aten::add.Tensor', arguments and results with tensors as `_ingot.Value(index)`; `examples`: a
+//   dict from Value index to real tensor for what comes in; `outputs`: a list of indices. It
+//   returns a callable that takes the tensors of `examples`, in order, and gives those of
+//   `outputs`.
+//
+//   _ingot.capture_counters() -> dict    the counters of all Captured together, and `reasons`: a
+//                                        dict from one-line reason to how often
+//   _ingot.capture_reset()               forgets the recordings of every Captured
+//   _ingot.capture_mark(callable, kind)  kind 'disable' (a call of it runs with capture off, behind
+//                                        a break), 'disable_once' (that frame alone is not
+//                                        recorded, what it calls is), 'break' (calling it only
+//                                        breaks), 'allow' (runs for real and is assumed to be pure
+//                                        but for its operators), 'constant' (its result is assumed
+//                                        to be constant), None (no mark)
+//   _ingot.capture_stance(name) -> str   sets default | force_eager | eager_on_recompile |
+//                                        fail_on_recompile | eager_then_compile; gives the old one
+//   _ingot.is_recording() -> bool        whether this thread records just now
+//
+// Cost: a call whose guards hold pays some ten nanoseconds a changed object and one or two a
+// container that did not change; see docs/capture.md.
+#pragma once
+#include <Python.h>
+
+namespace ingot::capture {
+
+/// Adds the types and functions above to the module `_ingot`; false with a Python error set.
+bool add_to_module(PyObject* module);
+
+}  // namespace ingot::capture

@@ -1,0 +1,29 @@
+// The Python type `Captured`: a function, its recordings, and the dispatch of a call to them.
+#pragma once
+#include <Python.h>
+
+#include <memory>
+
+#include "capture/state.h"
+
+namespace ingot::capture {
+
+struct CapturedObject {
+    PyObject_HEAD vectorcallfunc vectorcall;
+    PyObject* function;
+    PyObject* options;  // a dict
+    PyObject* dict;
+    PyObject* weak_references;
+    Counters* counters;
+};
+
+/// Adds the type to the module; false with a Python error set.
+bool add_captured_type(PyObject* module);
+/// A new captured function (steals nothing), or nullptr with an error set.
+PyObject* make_captured(PyObject* function, PyObject* options);
+/// Drops the recordings of a captured function.
+void forget(PyObject* captured);
+/// Whether this thread records just now.
+bool is_recording();
+
+}  // namespace ingot::capture

@@ -1,0 +1,31 @@
+// See state.h.
+#include "capture/state.h"
+
+namespace ingot::capture {
+
+void Counters::add(const Counters& o) {
+    calls += o.calls;
+    replays += o.replays;
+    recordings += o.recordings;
+    eager_calls += o.eager_calls;
+    guard_failures += o.guard_failures;
+    breaks += o.breaks;
+    graphs += o.graphs;
+    operators += o.operators;
+    record_seconds += o.record_seconds;
+    compile_seconds += o.compile_seconds;
+}
+
+PyObject* Counters::as_dict() const {
+    return Py_BuildValue("{sLsLsLsLsLsLsLsLsdsd}", "calls", calls, "replays", replays, "recordings",
+                         recordings, "eager_calls", eager_calls, "guard_failures", guard_failures,
+                         "breaks", breaks, "graphs", graphs, "operators", operators,
+                         "record_seconds", record_seconds, "compile_seconds", compile_seconds);
+}
+
+State& state() {
+    static auto* const instance = new State;
+    return *instance;
+}
+
+}  // namespace ingot::capture
