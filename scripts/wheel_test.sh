@@ -28,8 +28,8 @@ others=$(nm -D --defined-only -C "$work"/content/ingot/libingot_core.so | grep -
 "$PYTHON" -m venv "$work/venv"
 site=$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-index "$work"/dist/*.whl
-# PyTorch itself comes from the environment that the wheel was built against.
-"$PYTHON" -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))' >"$site/shared.pth"
+# PyTorch and what it needs come from the environment that the wheel was built against.
+"$PYTHON" -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' >"$site/shared.pth"
 cd "$work"
 env -i HOME="$work" PATH=/nowhere INGOT_CACHE_DIR="$work/cache" "$work/venv/bin/python" - "$work" <<'PY'
 import sys
