@@ -2,8 +2,10 @@
 
 The graph is run once on promise tensors while the C++ recorder listens; what it recorded becomes a
 program of machine code. Costs one pass over the graph's nodes in Python at compile time; a call of
-a graph with fixed sizes goes straight to the C++ program. What cannot be compiled runs eagerly:
-each such graph is counted in `stats()`, logged in one line and left behind as a reproducing file.
+a graph with fixed sizes goes straight to the C++ program. What cannot be compiled runs eagerly and
+is counted in `stats()`. Beyond that it depends on whose fault it is: what is not supported is no
+news (one line at the level INFO); an error that eager raises too is the user's;
+any other is a mistake of the compiler, logged in one line and left behind as a reproducing file.
 """
 
 from __future__ import annotations
@@ -192,23 +194,51 @@ class _PerSize:
             if len(self._programs) >= limit:
                 if not self._full:
                     self._full = True
-                    _fall_back(f"more than {limit} sets of sizes", self._gm, inputs, self._options)
+                    _count_fallback(f"more than {limit} sets of sizes")
+                    log.info("ingot: more than %d sets of sizes: the others run eagerly", limit)
                 return self._gm.forward
             program = _compile_or_fall_back(self._gm, self._placeholders, inputs, self._options)
             self._programs[key] = program
             return program
 
 
-def _fall_back(
-    reason: str, gm: torch.fx.GraphModule, inputs: Sequence[Any], options: _options.Options
-) -> None:
+def _count_fallback(reason: str) -> None:
     with _lock:
         _stats.fallbacks += 1
         _stats.reasons.append(reason)
-    place = write_reproducer(gm, inputs, reason, options)
-    log.warning(
-        "ingot: a graph runs eagerly: %s%s", reason, f" (reproduce: {place})" if place else ""
-    )
+
+
+class _Suspect:
+    """A graph that the compiler failed on: run eagerly, and a bug as soon as eager runs it."""
+
+    def __init__(self, reason: str, gm: torch.fx.GraphModule, options: _options.Options) -> None:
+        self._reason, self._gm, self._options = reason, gm, options
+        self._reported = False
+
+    def __call__(self, *inputs: Any) -> Any:
+        outputs = self._gm.forward(*inputs)  # raises where the user's program is wrong
+        if not self._reported:
+            self._reported = True
+            place = write_reproducer(self._gm, inputs, self._reason, self._options)
+            log.warning(
+                "ingot: a graph runs eagerly: %s%s",
+                self._reason,
+                f" (reproduce: {place})" if place else "",
+            )
+        return outputs
+
+
+def _eager_after(error: Exception, gm: torch.fx.GraphModule, options: _options.Options) -> Callable:
+    """The graph as eager runs it, after `error` ended its compilation."""
+    from . import _ingot
+
+    line = str(error).strip().splitlines()
+    reason = f"{type(error).__name__}: {line[0] if line else ''}"
+    _count_fallback(reason)
+    if isinstance(error, _ingot.Unsupported):
+        log.info("ingot: a graph runs eagerly: %s", reason)
+        return gm.forward
+    return _Suspect(reason, gm, options)
 
 
 def _compile_or_fall_back(
@@ -225,9 +255,7 @@ def _compile_or_fall_back(
     except Exception as error:  # KeyboardInterrupt is none of ours and goes through
         if not options.fallback:
             raise
-        line = str(error).strip().splitlines()
-        _fall_back(f"{type(error).__name__}: {line[0] if line else ''}", gm, inputs, options)
-        return gm.forward
+        return _eager_after(error, gm, options)
     finally:
         with _lock:
             _stats.compile_seconds += time.perf_counter() - start

@@ -40,6 +40,8 @@ TABLE: tuple[Option, ...] = (
            "measure the rivals for each contraction instead of asking the cost model"),
     Option("size_limit", int, 64, "INGOT_SIZE_LIMIT",
            "programs kept for one graph with changing sizes; beyond it the graph runs eagerly"),
+    Option("capture", str, "dynamo", "INGOT_CAPTURE",
+           "who captures the Python: own (Ingot's recorder) or dynamo (TorchDynamo)"),
     Option("fallback", bool, True, "INGOT_FALLBACK",
            "run a graph eagerly when it cannot be compiled; off: raise instead"),
 )  # fmt: skip
@@ -60,6 +62,8 @@ _FOREIGN = frozenset({
     "triton.cudagraphs",
     "guard_filter_fn",
 })  # fmt: skip
+
+BOTH = "Either mode or options can be specified, but both can't be specified at the same time."
 
 _TRUE, _FALSE = {"1", "true", "on", "yes"}, {"0", "false", "off", "no", ""}
 
@@ -112,9 +116,7 @@ def resolve(
     Raises RuntimeError naming an unknown mode, an unknown option or a value of the wrong type.
     """
     if mode is not None and options is not None:
-        raise RuntimeError(
-            "Either mode or options can be specified, but both can't be specified at the same time."
-        )
+        raise RuntimeError(BOTH)
     environ = os.environ if environ is None else environ
     values = Options((row.name, row.default) for row in TABLE)
     for row in TABLE:

@@ -3,13 +3,14 @@
 import inspect
 import logging
 import runpy
+import tempfile
 import threading
 
 import pytest
 import torch
 
 import ingot
-from ingot import _backend
+from ingot import _backend, _ingot
 
 
 @pytest.fixture
@@ -140,6 +141,29 @@ def test_failure_falls_back_counts_logs_and_leaves_a_program(broken, caplog):
     assert str(path) in lines[0]
     module = runpy.run_path(str(path))["Graph"]()
     torch.testing.assert_close(module(*values)[0], f(*values))
+
+
+def test_what_is_not_supported_is_counted_quietly(monkeypatch, tmp_path, caplog):
+    def refuse(*arguments):
+        raise _ingot.Unsupported("quantised types")
+
+    monkeypatch.setattr(_backend, "_record", refuse)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = ingot.stats()
+    values = inputs()
+    torch.testing.assert_close(ingot.compile(f)(*values), f(*values))
+    after = ingot.stats()
+    assert after.reasons[len(before.reasons) :] == ["Unsupported: quantised types"]
+    assert [r for r in caplog.records if r.name == "ingot" and r.levelno >= logging.WARNING] == []
+    assert list(tmp_path.rglob("graph_*.py")) == []
+
+
+def test_an_error_that_eager_raises_too_is_no_bug(broken, caplog):
+    gm = torch.fx.symbolic_trace(lambda x, y: x @ y)
+    run = ingot.dynamo_backend(gm, [torch.randn(2, 3), torch.randn(3, 2)])
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        run(torch.randn(2, 3), torch.randn(2, 3))
+    assert "runs eagerly" not in caplog.text
 
 
 def test_failure_without_fallback_is_raised(broken):

@@ -1,0 +1,67 @@
+"""What a program says to the compiler from inside: do not look here, end the graph, where am I.
+
+The functions mark what they are given (`_ingot_disable`, `_ingot_in_graph`); the door that captures
+reads the marks.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from . import _doors
+from ._original import original
+
+
+def is_compiling() -> bool:
+    """Whether this code is being captured now; False when it runs eagerly or is replayed."""
+    return any(door.is_compiling() for door in _doors.used())
+
+
+def graph_break() -> None:
+    """End the graph here: what is recorded runs, and recording goes on behind. Else nothing."""
+    for door in _doors.used():
+        door.graph_break()
+
+
+def disable(
+    fn: Callable | None = None, recursive: bool = True, *, reason: str | None = None
+) -> Any:
+    """Never compile `fn`; with `recursive` nor what it calls. Also a decorator with arguments.
+
+    A compiled function comes back as what it was; a module or a class as `ingot.compile` would
+    return it, running eagerly. `reason` is given where the break is explained.
+    """
+    if fn is None:
+        return functools.partial(disable, recursive=recursive, reason=reason)
+    fn = original(fn)
+    if inspect.isclass(fn):
+        fn.__call__ = disable(fn.__call__, recursive, reason=reason)
+        return fn
+    return _doors.current().disable(fn, recursive, reason)
+
+
+def allow_in_graph(fn: Any) -> Any:
+    """Take `fn` as it is, without looking inside: its tensor operators are recorded all the same.
+
+    A list or tuple of functions gives a list.
+    """
+    if isinstance(fn, (list, tuple)):
+        return [allow_in_graph(one) for one in fn]
+    if not callable(fn):
+        raise AssertionError("allow_in_graph expects a callable")
+    return _doors.current().allow_in_graph(fn)
+
+
+def assume_constant_result(fn: Callable) -> Callable:
+    """Say that `fn` always returns the same; its first result is kept as a constant."""
+    fn._dynamo_marked_constant = True
+    return fn
+
+
+def reset() -> None:
+    """Forget everything compiled in this process, and start counting recordings anew."""
+    for door in _doors.used():
+        door.reset()

@@ -1,0 +1,36 @@
+"""Who captures Python: the one place that decides.
+
+A door is a module with `compile(function, settings)`, `explain(function)`, `call_compiled_only`,
+`is_compiling()`, `graph_break()`, `disable(...)` and `reset()`: `_own_door` (src/capture, Ingot's
+own recorder) and `_dynamo_door` (TorchDynamo through torch.compile). The option `capture` (variable
+INGOT_CAPTURE) says which.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from . import _dynamo_door, _options, _own_door, _registry
+
+
+def current(backend: Any = None, options: Mapping[str, Any] | None = None) -> ModuleType:
+    """The door for a new compiled function."""
+    if isinstance(backend, str) and backend in _registry.OF_TORCH:
+        return _dynamo_door  # PyTorch's own compilers know no other
+    chosen = (options or {}).get("capture") or _options.resolve().capture
+    if chosen not in ("own", "dynamo"):
+        raise RuntimeError(f"the option capture is {chosen!r}: own or dynamo")
+    return _own_door if chosen == "own" else _dynamo_door
+
+
+def of(captured: Callable) -> ModuleType:
+    """The door a captured callable came from."""
+    return sys.modules[captured._ingot_door]
+
+
+def used() -> list[ModuleType]:
+    """The doors that may hold something in this process."""
+    return [_own_door, _dynamo_door]

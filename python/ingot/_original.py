@@ -1,0 +1,28 @@
+"""From a compiled callable back to what it was made of."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from ._module import CompiledModule
+
+
+def mark(compiled: Any, function: Any) -> None:
+    """Remember that `compiled` was made of `function`."""
+    compiled._ingot_original = function
+    # functools.wraps of the user copies the attributes to functions that are not this one.
+    compiled._ingot_id = id(compiled)
+
+
+def original(function: Any) -> Any:
+    """What `function` was before it was compiled; itself if it was not."""
+    if isinstance(function, CompiledModule):
+        return function._orig_mod
+    if isinstance(function, types.MethodType):
+        inner = original(function.__func__)
+        unchanged = inner is function.__func__
+        return function if unchanged else types.MethodType(inner, function.__self__)
+    if getattr(function, "_ingot_id", None) == id(function):
+        return function._ingot_original
+    return function
