@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import _doors, _options, _registry, _stance
+from . import _doors, _options, _registry
 from ._module import wrap_module
 from ._original import mark, original
 from ._settings import Settings
@@ -109,16 +109,6 @@ def _compile(model: Any, settings: Settings, disable: bool = False) -> Any:
 
 def compile_callable(function: Callable, settings: Settings) -> Callable:
     """A compiled callable with the name and the signature of `function`."""
-    captured = _doors.current(settings.backend, settings.options).compile(function, settings)
-    state = _stance.STATE
-
-    @functools.wraps(function)
-    def compiled(*args: Any, **kwargs: Any) -> Any:
-        if state.special:
-            return _stance.call(compiled, captured, args, kwargs)
-        return captured(*args, **kwargs)
-
-    mark(compiled, function)
-    compiled._ingot_settings = settings
-    compiled._torchdynamo_orig_callable = function
+    compiled = _doors.current(settings.backend, settings.options).compile(function, settings)
+    mark(compiled, function, settings)
     return compiled

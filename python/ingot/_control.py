@@ -1,7 +1,6 @@
 """What a program says to the compiler from inside: do not look here, end the graph, where am I.
 
-The functions mark what they are given (`_ingot_disable`, `_ingot_in_graph`); the door that captures
-reads the marks.
+What the words mean is the affair of the door that captures.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from ._original import original
 
 def is_compiling() -> bool:
     """Whether this code is being captured now; False when it runs eagerly or is replayed."""
-    return any(door.is_compiling() for door in _doors.used())
+    return any(door.is_compiling() for door in _doors.DOORS)
 
 
 def graph_break() -> None:
     """End the graph here: what is recorded runs, and recording goes on behind. Else nothing."""
-    for door in _doors.used():
+    for door in _doors.DOORS:
         door.graph_break()
 
 
@@ -57,11 +56,12 @@ def allow_in_graph(fn: Any) -> Any:
 
 def assume_constant_result(fn: Callable) -> Callable:
     """Say that `fn` always returns the same; its first result is kept as a constant."""
-    fn._dynamo_marked_constant = True
+    for door in _doors.DOORS:
+        door.assume_constant(fn)
     return fn
 
 
 def reset() -> None:
     """Forget everything compiled in this process, and start counting recordings anew."""
-    for door in _doors.used():
+    for door in _doors.DOORS:
         door.reset()

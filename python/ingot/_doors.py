@@ -1,15 +1,14 @@
 """Who captures Python: the one place that decides.
 
-A door is a module with `compile(function, settings)`, `explain(function)`, `call_compiled_only`,
-`is_compiling()`, `graph_break()`, `disable(...)` and `reset()`: `_own_door` (src/capture, Ingot's
-own recorder) and `_dynamo_door` (TorchDynamo through torch.compile). The option `capture` (variable
-INGOT_CAPTURE) says which.
+A door is a module with `compile`, `explain`, `is_compiling`, `set_stance`, `graph_break`, `disable`,
+`allow_in_graph`, `assume_constant` and `reset`: `_own_door` (Ingot's own recorder, src/capture) and
+`_dynamo_door` (TorchDynamo through torch.compile). The option `capture` (variable INGOT_CAPTURE)
+says which.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -26,11 +25,4 @@ def current(backend: Any = None, options: Mapping[str, Any] | None = None) -> Mo
     return _own_door if chosen == "own" else _dynamo_door
 
 
-def of(captured: Callable) -> ModuleType:
-    """The door a captured callable came from."""
-    return sys.modules[captured._ingot_door]
-
-
-def used() -> list[ModuleType]:
-    """The doors that may hold something in this process."""
-    return [_own_door, _dynamo_door]
+DOORS = (_own_door, _dynamo_door)  # both may be in use in one process

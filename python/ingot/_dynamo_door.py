@@ -9,6 +9,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,12 +18,32 @@ from . import _errors, _registry
 from ._backend import dynamo_backend
 from ._explain import Break, Explanation
 from ._settings import Settings
+from ._stance import Stance
 
 _PARAMETERS = frozenset(inspect.signature(torch.compile).parameters)
 
 
 def compile(function: Callable, settings: Settings) -> Callable:
     """`function` captured by TorchDynamo and compiled by the backend of the settings."""
+    inner = torch.compile(_entry(function), **_arguments(settings))
+
+    @functools.wraps(function)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        try:
+            if _state.special:
+                return _call_in_stance(compiled, inner, args, kwargs)
+            return inner(*args, **kwargs)
+        except Exception as error:
+            own = _own_error(error, settings)
+            if own is None:
+                raise
+            raise own from error
+
+    return compiled
+
+
+def _arguments(settings: Settings) -> dict[str, Any]:
+    """The settings as torch.compile takes them."""
     arguments = settings.arguments()
     if settings.backend is None:
         arguments["backend"] = dynamo_backend
@@ -37,20 +58,42 @@ def compile(function: Callable, settings: Settings) -> Callable:
             raise RuntimeError(
                 f"torch.compile of PyTorch {torch.__version__} has no parameter {key}"
             )
-    inner = torch.compile(_entry(function), **arguments)
+    return arguments
 
-    @functools.wraps(function)
-    def captured(*args: Any, **kwargs: Any) -> Any:
-        try:
+
+class _State:
+    """The stance, read by every call."""
+
+    special = False
+    stance = Stance()
+
+
+_state = _State()
+
+
+def set_stance(stance: Stance) -> None:
+    """The stance of the functions compiled here; PyTorch's own stance stays as it is."""
+    _state.stance, _state.special = stance, stance != Stance()
+
+
+def _call_in_stance(compiled: Any, inner: Callable, args: tuple, kwargs: dict) -> Any:
+    stance = _state.stance
+    if stance.stance == "force_eager":
+        return compiled._ingot_original(*args, **kwargs)
+    if stance.stance in ("eager_then_compile", "aot_eager_then_compile"):
+        if not getattr(compiled, "_ingot_called", False):
+            compiled._ingot_called = True
+            return compiled._ingot_original(*args, **kwargs)
+        return inner(*args, **kwargs)
+    if stance.force_backend is None:
+        with torch.compiler.set_stance(stance.stance):
             return inner(*args, **kwargs)
-        except Exception as error:
-            own = _own_error(error, settings)
-            if own is None:
-                raise
-            raise own from error
-
-    captured._ingot_door = __name__
-    return captured
+    backend = _registry.canonical(stance.force_backend)
+    forced = compiled.__dict__.setdefault("_ingot_forced", {})
+    if backend not in forced:
+        settings = replace(compiled._ingot_settings, backend=backend, mode=None, options=None)
+        forced[backend] = torch.compile(_entry(compiled._ingot_original), **_arguments(settings))
+    return forced[backend](*args, **kwargs)
 
 
 def _entry(function: Callable) -> Callable:
@@ -87,12 +130,6 @@ def _own_error(error: Exception, settings: Settings) -> Exception | None:
     if "ConstraintViolationError" in names:
         return _errors.ConstraintViolationError(str(error))
     return _errors.UserError(str(error)) if "UserError" in names else None
-
-
-def call_compiled_only(stance: str, captured: Callable, args: tuple, kwargs: dict) -> Any:
-    """A call that compiles nothing new: eager or an error instead, as the stance says."""
-    with torch.compiler.set_stance(stance):
-        return captured(*args, **kwargs)
 
 
 def explain(function: Callable, settings: Settings, args: tuple, kwargs: dict) -> Explanation:
@@ -135,6 +172,11 @@ def disable(function: Callable, recursive: bool, reason: str | None) -> Callable
 def allow_in_graph(function: Callable) -> Callable:
     """`function` as one node of TorchDynamo's graph."""
     return torch.compiler.allow_in_graph(function)
+
+
+def assume_constant(function: Callable) -> None:
+    """Mark `function` as torch.compiler.assume_constant_result does."""
+    function._dynamo_marked_constant = True
 
 
 def reset() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -51,6 +52,12 @@ class Explanation:
         if self.compile_times is not None:
             lines.append(f"Compile Times: {self.compile_times}")
         return "\n".join(lines) + "\n"
+
+
+def frame_of(line: str) -> traceback.FrameSummary | None:
+    """A place that capture writes as `file:line in function`; None for any other text."""
+    found = re.fullmatch(r"(.*):(\d+) in (.*)", line)
+    return traceback.FrameSummary(found[1], int(found[2]), found[3]) if found else None
 
 
 def explain(function: Callable, *extra_args: Any, **extra_kwargs: Any) -> Any:

@@ -6,11 +6,13 @@ import types
 from typing import Any
 
 from ._module import CompiledModule
+from ._settings import Settings
 
 
-def mark(compiled: Any, function: Any) -> None:
+def mark(compiled: Any, function: Any, settings: Settings) -> None:
     """Remember that `compiled` was made of `function`."""
-    compiled._ingot_original = function
+    compiled._ingot_original = compiled._torchdynamo_orig_callable = function
+    compiled._ingot_settings = settings
     # functools.wraps of the user copies the attributes to functions that are not this one.
     compiled._ingot_id = id(compiled)
 

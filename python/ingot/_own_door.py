@@ -1,48 +1,196 @@
-"""Capture by Ingot itself: the C++ recorder of `src/capture`.
+"""Capture by Ingot itself: the C++ recorder of `src/capture`, whose border is `capture.h`.
 
-What this file asks of it is `_ingot.capture(function, options) -> callable`. `options` holds every
-row of the table of switches (`_options.py`) and
-
-- `fullgraph`, `dynamic`, `recompile_limit` (None: the default), `name`: as in `ingot.compile`;
-- `backend`: None, or a callable `(log, example_inputs) -> callable of the same inputs` that takes
-  the place of the compiler; `log` is what `Recorder.export` returns (`_fx.py` makes a graph of it).
-
-The callable takes what `function` takes. Functions marked `_ingot_disable` are breaks.
+A compiled function is the C++ object itself, so that a call meets no Python of ours. Only under
+`fullgraph`, where errors are part of the answer, a function stands before it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import sys
 from collections.abc import Callable
+from typing import Any
 
+import torch
+
+from . import _errors, _fx, _options
+from ._explain import Break, Explanation, frame_of
 from ._settings import Settings
+from ._stance import Stance
 
 
 def compile(function: Callable, settings: Settings) -> Callable:
-    """`function` captured by Ingot."""
+    """`function` captured by Ingot and compiled by the backend of the settings."""
     from . import _ingot
 
-    raise NotImplementedError(f"own capture is not there yet: {function}, {settings}, {_ingot}")
+    _mark_known()
+    captured = _ingot.capture(function, _capture_options(settings, settings.backend))
+    with contextlib.suppress(AttributeError):
+        functools.update_wrapper(captured, function)
+    return _with_errors(captured, function) if settings.fullgraph else captured
+
+
+def _capture_options(settings: Settings, backend: Callable | None) -> dict[str, Any]:
+    """The settings as `_ingot.capture` takes them."""
+    options = {
+        "fullgraph": settings.fullgraph,
+        "dynamic": settings.dynamic,
+        "settings": dict(_options.resolve(settings.mode, settings.options))
+        if settings.backend is None
+        else dict(_options.resolve()),
+    }
+    if settings.name is not None:
+        options["name"] = settings.name
+    if settings.recompile_limit is not None:
+        options["recompile_limit"] = settings.recompile_limit
+    if backend is not None:
+        options["backend"] = _hook(backend, settings)
+    return options
+
+
+def _hook(backend: Callable, settings: Settings) -> Callable:
+    """What capture calls once a graph, around a backend that takes FX graphs."""
+    extra = {key: getattr(settings, key) for key in ("mode", "options") if getattr(settings, key)}
+
+    def compile_log(calls: list, examples: dict, outputs: list) -> Callable:
+        gm = _fx.graph_module(calls, examples, outputs)
+        try:
+            compiled = backend(gm, list(examples.values()), **extra)
+        except Exception as error:
+            raise _errors.BackendCompilerFailed(backend, error) from error
+        return _fx.below_autocast(compiled)
+
+    return compile_log
+
+
+def _with_errors(captured: Any, function: Callable) -> Callable:
+    """The captured function, with the interface's classes of errors."""
+    from . import _ingot
+
+    @functools.wraps(function)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return captured(*args, **kwargs)
+        except _ingot.Unsupported as error:
+            raise _own_error(error, captured) from None
+
+    compiled._ingot_captured = captured
+    return compiled
+
+
+def _own_error(error: Exception, captured: Any) -> Exception:
+    if "recompile_limit" in str(error):
+        return _errors.FailOnRecompileLimitHit(str(error))
+    reason, _, where = str(error).partition("\n")
+    frame = frame_of(where.strip())
+    return _errors.Unsupported(reason, [frame] if frame else None)
+
+
+def explain(function: Callable, settings: Settings, args: tuple, kwargs: dict) -> Explanation:
+    """What Ingot's capture makes of one call."""
+    from . import _ingot
+
+    _mark_known()
+    graphs: list[torch.fx.GraphModule] = []
+
+    def collect(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
+        graphs.append(gm)
+        return gm.forward
+
+    captured = _ingot.capture(function, _capture_options(settings, collect))
+    captured(*args, **kwargs)
+    segments = captured.explain()
+    broken = [one for one in segments if one["end"] == "break" or one["kind"] == "eager"]
+    counters = captured.counters()
+    operators = [[n.target for n in gm.graph.nodes if n.op == "call_function"] for gm in graphs]
+    reasons = []
+    for one in broken:
+        frame = frame_of(one.get("line") or "")
+        reasons.append(Break(one.get("reason") or "", [frame] if frame else []))
+    return Explanation(
+        graphs=graphs,
+        graph_count=len(graphs),
+        graph_break_count=len(reasons),
+        break_reasons=reasons,
+        op_count=sum(map(len, operators)),
+        ops_per_graph=operators,
+        out_guards=[guard for one in segments for guard in one["guards"]],
+        compile_times=f"recording {counters['record_seconds']:.4f} s, "
+        f"compiling {counters['compile_seconds']:.4f} s",
+    )
+
+
+@functools.cache
+def _mark_own() -> None:
+    from . import _control, _ingot
+
+    _ingot.capture_mark(_control.graph_break, "break")
+
+
+def _mark_known() -> None:
+    """The words that capture must know: ours, and TorchDynamo's where the program uses it."""
+    from . import _ingot
+
+    _mark_own()
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None and hasattr(dynamo, "graph_break"):
+        _ingot.capture_mark(dynamo.graph_break, "break")
 
 
 def is_compiling() -> bool:
     """Whether this thread is recording."""
-    return False
+    extension = sys.modules.get("ingot._ingot")
+    return extension is not None and extension.is_recording()
+
+
+def set_stance(stance: Stance) -> None:
+    """The stance of the functions captured here."""
+    from . import _ingot
+
+    name = stance.stance
+    _ingot.capture_stance("eager_then_compile" if name == "aot_eager_then_compile" else name)
 
 
 def graph_break() -> None:
-    """A call that ends the graph: capture knows this function."""
+    """Nothing by itself: capture knows the function of the interface that calls this one."""
 
 
 def disable(function: Callable, recursive: bool, reason: str | None) -> Callable:
-    """`function`, run without recording."""
-    raise NotImplementedError
+    """`function`, run with capture off (not recursive: only its own frame is not recorded)."""
+    from . import _ingot
+
+    if isinstance(function, torch.nn.Module):
+        function.forward = disable(function.forward, recursive, reason)
+        return function
+
+    @functools.wraps(function)
+    def disabled(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    disabled._torchdynamo_disable = True
+    disabled._torchdynamo_disable_msg = reason
+    _ingot.capture_mark(disabled, "disable" if recursive else "disable_once")
+    return disabled
 
 
 def allow_in_graph(function: Callable) -> Callable:
     """`function`, whose Python decides nothing that needs a guard."""
-    function._ingot_in_graph = True
+    from . import _ingot
+
+    _ingot.capture_mark(function, "allow")
     return function
+
+
+def assume_constant(function: Callable) -> None:
+    """Say that calls of `function` always give the same."""
+    from . import _ingot
+
+    _ingot.capture_mark(function, "constant")
 
 
 def reset() -> None:
     """Forget what was recorded."""
+    extension = sys.modules.get("ingot._ingot")
+    if extension is not None:
+        extension.capture_reset()

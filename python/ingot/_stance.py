@@ -1,14 +1,13 @@
 """The stance: how compiled functions behave for a while, without being compiled anew.
 
-One value for the process, as PyTorch's. A compiled function reads one flag per call while the
-stance is the default; everything else is on the slow path here.
+One value for the process, as PyTorch's. The doors hold what a call has to look at.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 STANCES = (
@@ -29,21 +28,7 @@ class Stance:
     force_backend: str | Callable | None = None
 
 
-class _State:
-    """The stance now; `special` when a call has to look at it."""
-
-    __slots__ = ("special", "stance")
-
-    def __init__(self) -> None:
-        self.set(Stance())
-
-    def set(self, stance: Stance) -> Stance:
-        before = getattr(self, "stance", stance)
-        self.stance, self.special = stance, stance != Stance()
-        return before
-
-
-STATE = _State()
+_now = Stance()
 
 
 class set_stance(contextlib.ContextDecorator):
@@ -83,30 +68,14 @@ class set_stance(contextlib.ContextDecorator):
 
 
 def _set(stance: Stance) -> Stance:
+    """Tell the doors; the stance before."""
+    from . import _doors
     from ._control import is_compiling
 
+    global _now
     if is_compiling():
         raise RuntimeError("attempted to set_stance in a torch.compile region")
-    return STATE.set(stance)
-
-
-def call(compiled: Any, captured: Callable, args: tuple, kwargs: dict) -> Any:
-    """A call of a compiled function under a stance other than the default."""
-    from . import _doors, _registry
-
-    stance = STATE.stance
-    if stance.stance == "force_eager":
-        return compiled._ingot_original(*args, **kwargs)
-    if stance.stance in ("eager_then_compile", "aot_eager_then_compile"):
-        if not getattr(compiled, "_ingot_called", False):
-            compiled._ingot_called = True
-            return compiled._ingot_original(*args, **kwargs)
-        return captured(*args, **kwargs)
-    if stance.force_backend is not None:
-        backend = _registry.canonical(stance.force_backend)
-        forced = compiled.__dict__.setdefault("_ingot_forced", {})
-        if backend not in forced:
-            settings = replace(compiled._ingot_settings, backend=backend, mode=None, options=None)
-            forced[backend] = _doors.current(backend).compile(compiled._ingot_original, settings)
-        return forced[backend](*args, **kwargs)
-    return _doors.of(captured).call_compiled_only(stance.stance, captured, args, kwargs)
+    for door in _doors.DOORS:
+        door.set_stance(stance)
+    before, _now = _now, stance
+    return before

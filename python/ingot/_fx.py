@@ -1,0 +1,138 @@
+"""An FX graph from what was recorded, for backends that take one.
+
+The recording's log holds the ATen calls in the order in which they were made, in-place operators
+and views included: the graph makes the same calls on real tensors, so that running it has eager's
+results and eager's effects. Costs some 20 µs a call, at compile time only.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+_DTYPES = {
+    0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64,
+    5: torch.float16, 6: torch.float32, 7: torch.float64, 8: torch.complex32,
+    9: torch.complex64, 10: torch.complex128, 11: torch.bool, 15: torch.bfloat16,
+}  # fmt: skip
+_FORMATS = {0: torch.contiguous_format, 1: torch.preserve_format, 2: torch.channels_last,
+            3: torch.channels_last_3d}  # fmt: skip
+# PyTorch's C++ hands these types over as numbers; here they are for people to read.
+_NAMED: Mapping[str, Mapping[int, Any]] = {
+    "ScalarType": _DTYPES,
+    "MemoryFormat": _FORMATS,
+    "Layout": {0: torch.strided},
+}
+
+
+def operator_of(name: str) -> Any:
+    """The operator that the log calls `aten::add.Tensor`."""
+    space, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
+
+
+class _Builder:
+    """A graph being written; knows which node holds which recorded tensor."""
+
+    def __init__(self) -> None:
+        self.graph = torch.fx.Graph()
+        self.constants: dict[str, torch.Tensor] = {}
+        self._nodes: dict[int, torch.fx.Node] = {}
+        self._of_constant: dict[int, torch.fx.Node] = {}
+
+    def node(self, index: int) -> torch.fx.Node:
+        return self._nodes[index]
+
+    def add_input(self, index: int, name: str) -> None:
+        self._nodes[index] = self.graph.placeholder(name)
+
+    def add_call(self, name: str, arguments: Sequence[Any], results: Sequence[Any]) -> None:
+        target = operator_of(name)
+        args, kwargs = [], {}
+        given = list(zip(target._schema.arguments, arguments, strict=True))
+        while given and _is_default(*given[-1]):
+            given.pop()
+        for row, value in given:
+            value = self._written(_named(row, value))
+            if not row.kwarg_only:
+                args.append(value)
+            elif not _is_default(row, value):
+                kwargs[row.name] = value
+        node = self.graph.call_function(target, tuple(args), kwargs)
+        self._bind(node, results[0] if len(results) == 1 else list(results))
+
+    def _bind(self, node: torch.fx.Node, result: Any) -> None:
+        """`result` is in `node`; parts of lists get nodes of their own."""
+        index = getattr(result, "index", None)
+        if isinstance(index, int):
+            self._nodes[index] = node
+        elif isinstance(result, (list, tuple)):
+            for k, part in enumerate(result):
+                if part is not None:
+                    self._bind(self.graph.call_function(operator.getitem, (node, k)), part)
+
+    def _written(self, value: Any) -> Any:
+        """An argument as FX has it."""
+        if isinstance(value, torch.Tensor):
+            return self._constant(value)
+        if isinstance(value, (list, tuple)):
+            return [self._written(one) for one in value]
+        index = getattr(value, "index", None)
+        return self._nodes[index] if isinstance(index, int) else value
+
+    def _constant(self, value: torch.Tensor) -> torch.fx.Node:
+        if id(value) not in self._of_constant:
+            name = f"_tensor_constant{len(self.constants)}"
+            self.constants[name] = value  # keeps it alive, so that the id stays its own
+            self._of_constant[id(value)] = self.graph.get_attr(name)
+        return self._of_constant[id(value)]
+
+
+def _named(row: Any, value: Any) -> Any:
+    """A dtype instead of the number that stands for it."""
+    if type(value) is not int:
+        return value
+    names = _NAMED.get(str(row.real_type).removeprefix("Optional[").removesuffix("]"))
+    return value if names is None else names.get(value, value)
+
+
+def _is_default(row: Any, value: Any) -> bool:
+    if not row.has_default_value() or isinstance(value, torch.Tensor):
+        return False
+    default = _named(row, row.default_value)
+    value = _named(row, value)
+    return type(default) is type(value) and default == value
+
+
+def graph_module(
+    calls: Sequence[tuple[str, Sequence[Any], Sequence[Any]]],
+    examples: Mapping[int, torch.Tensor],
+    outputs: Sequence[int | None],
+) -> torch.fx.GraphModule:
+    """The graph of a log. `calls`, `examples` and `outputs` as capture hands them to a backend.
+
+    Takes the tensors of `examples` in order and returns a tuple of those that `outputs` names.
+    """
+    builder = _Builder()
+    for position, index in enumerate(examples):
+        builder.add_input(index, f"arg{position}")
+    for name, arguments, results in calls:
+        builder.add_call(name, arguments, results)
+    builder.graph.output(tuple(None if k is None else builder.node(k) for k in outputs))
+    return torch.fx.GraphModule(builder.constants, builder.graph, "Recorded")
+
+
+def below_autocast(compiled: Callable) -> Callable:
+    """`compiled` with autocast off: the casts it made are calls of the log."""
+
+    def run(*inputs: torch.Tensor) -> Any:
+        if not torch.is_autocast_enabled("cpu"):
+            return compiled(*inputs)
+        with torch.autocast("cpu", enabled=False):
+            return compiled(*inputs)
+
+    return run
