@@ -5,20 +5,24 @@
 #include <atomic>
 #include <charconv>
 #include <condition_variable>
+#include <deque>
 #include <exception>
+#include <set>
 #include <sstream>
 #include <thread>
 
 #include "codegen/contraction/contraction.h"
 #include "codegen/llvm/emit.h"
+#include "ir/error.h"
 #include "schedule/nest.h"
 
 namespace ingot::runtime {
 namespace {
 
 /// Part of every key, beside the build's own identity (Jit::cache_key): the meaning of an entry.
-constexpr std::string_view kVersion = "ingot kernels 1";
+constexpr std::string_view kVersion = "ingot kernels 2";
 constexpr std::string_view kLaunches = "/launches";
+constexpr std::string_view kShared = "/shared";  // names of shared functions, a line each
 
 /// Launch expressions over canonical names instead of the kernel's size symbols.
 std::string launches_text(const KernelCode& code, const Kernel& kernel, ExprPool& pool) {
@@ -82,17 +86,26 @@ codegen::IrModule KernelLoader::emit(const Kernel& kernel, KernelCode& launches)
     return module;
 }
 
-void KernelLoader::compile_one(Job& job) const {
+void KernelLoader::compile_one(Job& job) {
     try {
-        job.object = jit_.compile(emit(*job.kernel, job.emitted));
-        job.loaded = std::make_shared<LoadedKernel>(LoadedKernel{jit_.load(job.object), {}});
+        codegen::IrModule module = emit(*job.kernel, job.emitted);
+        LoadedKernel loaded;
+        for (const std::string& name : take_out_shared(module))
+            loaded.shared.push_back(library_.get(name, [&] {
+                KernelCode unused;
+                codegen::IrModule alone = emit(*job.kernel, unused);
+                keep_only(alone, name);
+                return jit_.compile(std::move(alone));
+            }));
+        job.object = jit_.compile(std::move(module));
+        loaded.code = jit_.load(job.object, symbols_of(loaded.shared));
+        job.loaded = std::make_shared<LoadedKernel>(std::move(loaded));
     } catch (...) {
         job.error = std::current_exception();
     }
 }
 
-void KernelLoader::compile(std::vector<Job>& jobs, int threads,
-                           const InterruptCheck& interrupted) const {
+void KernelLoader::compile(std::vector<Job>& jobs, int threads, const InterruptCheck& interrupted) {
     std::vector<Job*> todo;
     for (Job& job : jobs)
         if (!job.loaded) todo.push_back(&job);
@@ -158,14 +171,28 @@ void KernelLoader::take_from_disk(std::vector<Job>& jobs, const std::string& pac
     }
     std::map<std::string_view, std::span<const std::uint8_t>> by_name;
     for (const PackEntry& e : *entries) by_name[e.name] = e.bytes;
+    const auto bytes_of = [&](std::string_view name) {
+        const auto found = by_name.find(name);
+        if (found == by_name.end()) throw InternalError("the cache lacks " + std::string(name));
+        return found->second;
+    };
+    const auto text_of = [&](const std::string& name) {
+        const auto bytes = bytes_of(name);
+        return std::string(bytes.begin(), bytes.end());
+    };
     for (Job& job : jobs) {
-        const auto object = by_name.find(job.key);
-        const auto launches = by_name.find(job.key + std::string(kLaunches));
-        if (job.loaded || object == by_name.end() || launches == by_name.end()) continue;
+        if (job.loaded || !by_name.contains(job.key)) continue;
         try {
-            const auto text = launches->second;
-            job.loaded = std::make_shared<LoadedKernel>(
-                LoadedKernel{jit_.load(object->second), std::string(text.begin(), text.end())});
+            LoadedKernel loaded;
+            std::istringstream names(text_of(job.key + std::string(kShared)));
+            for (std::string name; std::getline(names, name);)
+                loaded.shared.push_back(library_.get(name, [&] {
+                    const auto bytes = bytes_of(name);
+                    return codegen::CompiledObject{{bytes.begin(), bytes.end()}};
+                }));
+            loaded.launches = text_of(job.key + std::string(kLaunches));
+            loaded.code = jit_.load(bytes_of(job.key), symbols_of(loaded.shared));
+            job.loaded = std::make_shared<LoadedKernel>(std::move(loaded));
             ++report.from_disk;
         } catch (const Error&) {
             // Code that does not link is compiled again and replaces the entry.
@@ -174,18 +201,30 @@ void KernelLoader::take_from_disk(std::vector<Job>& jobs, const std::string& pac
 }
 
 void KernelLoader::store(const std::vector<Job>& jobs, const std::string& pack_key) {
-    std::vector<std::string> names;
-    names.reserve(2 * jobs.size());
+    // A deque: the entries look into it while it grows.
+    std::deque<std::string> texts;
     std::vector<PackEntry> entries;
+    std::set<std::string_view> shared;
+    const auto add = [&](std::string name, std::span<const std::uint8_t> bytes) {
+        texts.push_back(std::move(name));
+        entries.push_back({texts.back(), bytes});
+    };
+    const auto add_text = [&](std::string name, std::string text) {
+        texts.push_back(std::move(text));
+        const std::string& kept = texts.back();
+        add(std::move(name), {reinterpret_cast<const std::uint8_t*>(kept.data()), kept.size()});
+    };
     for (const Job& job : jobs) {
         // A kernel that came from this process has no object here; its pack has it.
         if (job.object.bytes.empty()) continue;
-        names.push_back(job.key);
-        entries.push_back({names.back(), job.object.bytes});
-        names.push_back(job.key + std::string(kLaunches));
-        const std::string& text = job.loaded->launches;
-        entries.push_back(
-            {names.back(), {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}});
+        std::string names;
+        for (const auto& f : job.loaded->shared) {
+            names += f->name + "\n";
+            if (shared.insert(f->name).second) add(f->name, f->object.bytes);
+        }
+        add(job.key, job.object.bytes);
+        add_text(job.key + std::string(kLaunches), job.loaded->launches);
+        add_text(job.key + std::string(kShared), names);
     }
     cache_.store(pack_key, pack(entries));
 }
@@ -217,8 +256,9 @@ std::vector<KernelLaunches> KernelLoader::load(const Plan& plan, int threads,
         report.compiled = static_cast<int>(count);
         for (Job& job : jobs)
             if (!job.object.bytes.empty())
-                job.loaded = std::make_shared<LoadedKernel>(LoadedKernel{
-                    job.loaded->code, launches_text(job.emitted, *job.kernel, *job.pool)});
+                job.loaded = std::make_shared<LoadedKernel>(
+                    LoadedKernel{job.loaded->shared, job.loaded->code,
+                                 launches_text(job.emitted, *job.kernel, *job.pool)});
         if (cache_.enabled()) store(jobs, pack_key);
     }
     std::vector<KernelLaunches> kernels;

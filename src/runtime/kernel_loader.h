@@ -9,6 +9,7 @@
 
 #include "codegen/llvm/jit.h"
 #include "runtime/cache.h"
+#include "runtime/code_library.h"
 #include "runtime/driver.h"
 
 namespace ingot::runtime {
@@ -16,6 +17,7 @@ namespace ingot::runtime {
 /// A loaded kernel. Launches are kept as text over ks0, ks1, ... (the kernel's sizes in order),
 /// because expressions belong to the pool of one compilation.
 struct LoadedKernel {
+    std::vector<std::shared_ptr<const SharedFunction>> shared;  // that the code calls
     std::shared_ptr<codegen::LoadedCode> code;
     std::string launches;
 };
@@ -23,7 +25,8 @@ struct LoadedKernel {
 class KernelLoader {
   public:
     /// Both must outlive the loader.
-    KernelLoader(const codegen::Jit& jit, DiskCache& cache) : jit_(jit), cache_(cache) {}
+    KernelLoader(const codegen::Jit& jit, DiskCache& cache)
+        : jit_(jit), cache_(cache), library_(jit) {}
 
     /// The code of every kernel of the plan, in order; what keeps it alive is added to `code`.
     std::vector<KernelLaunches> load(const Plan& plan, int threads,
@@ -37,12 +40,13 @@ class KernelLoader {
     struct Job;
     void take_from_process(std::vector<Job>& jobs, CompileReport& report);
     void take_from_disk(std::vector<Job>& jobs, const std::string& pack_key, CompileReport& report);
-    void compile(std::vector<Job>& jobs, int threads, const InterruptCheck& interrupted) const;
-    void compile_one(Job& job) const;
+    void compile(std::vector<Job>& jobs, int threads, const InterruptCheck& interrupted);
+    void compile_one(Job& job);
     void store(const std::vector<Job>& jobs, const std::string& pack_key);
 
     const codegen::Jit& jit_;
     DiskCache& cache_;
+    CodeLibrary library_;
     std::mutex mutex_;
     std::map<std::string, std::weak_ptr<const LoadedKernel>> loaded_;
 };

@@ -6,11 +6,16 @@
 // Cost: a full tile runs at 95 % of the FMA peak once k is past some 64; filling and storing it
 // costs two moves a vector.
 #pragma once
+#include <llvm/ADT/StringRef.h>
 #include <llvm/IR/Module.h>
 
 #include <cstdint>
 
 namespace ingot::codegen {
+
+/// Whether this is the name of one of the functions below. They call no other function of the
+/// module and their names say all that decides their code, so that modules can share them too.
+inline bool is_shareable(llvm::StringRef name) { return name.starts_with("ingot_"); }
 
 /// What the micro-kernel multiplies. With pairs, an "element" of A is two neighbouring bf16 (of one
 /// row, k and k + 1) seen as one f32, and k counts pairs.

@@ -241,8 +241,13 @@ class LinkContext : public jl::JITLinkContext {
         bool done = false;
     };
 
-    LinkContext(jl::InProcessMemoryManager& memory, const SymbolTable& table, Result& result)
-        : JITLinkContext(nullptr), memory_(memory), table_(table), result_(result) {}
+    LinkContext(jl::InProcessMemoryManager& memory, const SymbolTable& table,
+                const SymbolTable& others, Result& result)
+        : JITLinkContext(nullptr),
+          memory_(memory),
+          table_(table),
+          others_(others),
+          result_(result) {}
 
     jl::JITLinkMemoryManager& getMemoryManager() override { return memory_; }
 
@@ -253,11 +258,11 @@ class LinkContext : public jl::JITLinkContext {
         jl::AsyncLookupResult found;
         std::string missing;
         for (const auto& [name, flags] : symbols) {
-            const auto it = table_.find(std::string_view(name.data(), name.size()));
-            if (it == table_.end())
+            void* address = find(std::string_view(name.data(), name.size()));
+            if (address == nullptr)
                 missing += " " + name.str();
             else
-                found[name] = {llvm::orc::ExecutorAddr::fromPtr(it->second),
+                found[name] = {llvm::orc::ExecutorAddr::fromPtr(address),
                                llvm::JITSymbolFlags::Exported};
         }
         if (!missing.empty())
@@ -285,8 +290,15 @@ class LinkContext : public jl::JITLinkContext {
     }
 
   private:
+    void* find(std::string_view name) const {
+        for (const SymbolTable* table : {&others_, &table_})
+            if (const auto it = table->find(name); it != table->end()) return it->second;
+        return nullptr;
+    }
+
     jl::InProcessMemoryManager& memory_;
     const SymbolTable& table_;
+    const SymbolTable& others_;
     Result& result_;
 };
 
@@ -305,7 +317,8 @@ void append_perf_map(const LinkContext::Result& result) {
 
 }  // namespace
 
-std::shared_ptr<LoadedCode> Jit::load(std::span<const std::uint8_t> object) const {
+std::shared_ptr<LoadedCode> Jit::load(std::span<const std::uint8_t> object,
+                                      const SymbolTable& others) const {
     const llvm::MemoryBufferRef buffer(
         llvm::StringRef(reinterpret_cast<const char*>(object.data()), object.size()), "kernel");
     std::unique_ptr<jl::LinkGraph> graph =
@@ -314,7 +327,7 @@ std::shared_ptr<LoadedCode> Jit::load(std::span<const std::uint8_t> object) cons
         throw InternalError("malformed object: it is for " + graph->getTargetTriple().str());
     LinkContext::Result result;
     jl::link(std::move(graph),
-             std::make_unique<LinkContext>(*impl_->memory, impl_->symbols, result));
+             std::make_unique<LinkContext>(*impl_->memory, impl_->symbols, others, result));
     if (!result.done) throw InternalError("linking: " + result.error);
     if (impl_->options.perf_map) append_perf_map(result);
     auto impl = std::make_unique<LoadedCode::Impl>();
@@ -325,8 +338,9 @@ std::shared_ptr<LoadedCode> Jit::load(std::span<const std::uint8_t> object) cons
     return std::shared_ptr<LoadedCode>(new LoadedCode(std::move(impl)));
 }
 
-std::shared_ptr<LoadedCode> Jit::load(const CompiledObject& object) const {
-    return load(std::span<const std::uint8_t>(object.bytes));
+std::shared_ptr<LoadedCode> Jit::load(const CompiledObject& object,
+                                      const SymbolTable& others) const {
+    return load(std::span<const std::uint8_t>(object.bytes), others);
 }
 
 LoadedCode::LoadedCode(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -94,10 +94,13 @@ class Jit {
     /// `assembly`).
     CompiledObject compile(IrModule module) const;
 
-    /// Links an object into the process. The bytes are copied and may go away afterwards.
+    /// Links an object into the process, its external symbols to `others` or the Jit's own. The
+    /// bytes are copied and may go away afterwards; what `others` names must outlive the code.
     /// Throws InternalError for a malformed object or an unknown external symbol.
-    std::shared_ptr<LoadedCode> load(std::span<const std::uint8_t> object) const;
-    std::shared_ptr<LoadedCode> load(const CompiledObject& object) const;
+    std::shared_ptr<LoadedCode> load(std::span<const std::uint8_t> object,
+                                     const SymbolTable& others = {}) const;
+    std::shared_ptr<LoadedCode> load(const CompiledObject& object,
+                                     const SymbolTable& others = {}) const;
 
     /// Optimises and prints assembly text; for an NVPTX target that is PTX.
     std::string assembly(IrModule module) const;
