@@ -264,6 +264,13 @@ def _compile_or_fall_back(
     return program
 
 
+def _may_enable_grad(gm: torch.fx.GraphModule) -> bool:
+    """Whether some of the graph runs with gradients enabled."""
+    return torch.is_grad_enabled() or any(
+        node.target is torch._C._set_grad_enabled and node.args[0] for node in gm.graph.nodes
+    )
+
+
 def dynamo_backend(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -276,7 +283,7 @@ def dynamo_backend(
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     with _lock:
         _stats.graphs += 1
-    if torch.is_grad_enabled() and any(
+    if _may_enable_grad(gm) and any(
         isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
     ):
         with _lock:

@@ -1,0 +1,353 @@
+"""Exceptions: raised, caught, chained, re-raised, in finally, out of operators, with state kept."""
+
+import contextlib
+import warnings
+
+import torch
+
+from capture.harness import program
+
+
+class Custom(Exception):
+    def __init__(self, message, code):
+        super().__init__(message, code)
+        self.code = code
+
+
+@program
+def raised_to_the_caller(w):
+    def f(x, n):
+        y = x * 2
+        if n > 1:
+            raise Custom(f"n is {n}", n)
+        return y
+
+    f = w.compile(f)
+    for n in (1, 2, 3, 1, 2):
+        w.call(f, w.t(2), n)
+
+
+@program
+def raised_and_caught_inside(w):
+    def risky(x, n):
+        if n == 0:
+            raise ValueError("zero")
+        if n == 1:
+            raise KeyError("one")
+        return x / n
+
+    def f(x, n):
+        try:
+            y = risky(x, n)
+        except ValueError as error:
+            return x, str(error)
+        except (KeyError, IndexError) as error:
+            y = x * 3
+            text = repr(error)
+        else:
+            text = "fine"
+        finally:
+            x = x + 1
+        return y + x, text
+
+    f = w.compile(f)
+    for n in (0, 1, 2, 0, 1):
+        w.call(f, w.t(2), n)
+
+
+@program
+def chained_and_reraised(w):
+    def f(x, how):
+        try:
+            try:
+                raise ValueError("inner")
+            except ValueError as error:
+                if how == "from":
+                    raise RuntimeError("outer") from error
+                if how == "none":
+                    raise RuntimeError("outer") from None
+                if how == "again":
+                    raise
+                raise TypeError("implicit")
+        except Exception as error:
+            cause = type(error.__cause__).__name__
+            context = type(error.__context__).__name__
+            return x * 2, type(error).__name__, cause, context, error.__suppress_context__
+
+    f = w.compile(f)
+    for how in ("from", "none", "again", "other", "from"):
+        w.call(f, w.t(2), how)
+
+
+@program
+def finally_overrides(w):
+    def f(x, n):
+        for _ in range(3):
+            try:
+                if n == 0:
+                    raise ValueError("lost")
+                if n == 1:
+                    continue
+                x = x + 1
+            finally:
+                x = x * 2
+                if n == 0:
+                    break
+        return x
+
+    f = w.compile(f)
+    for n in (0, 1, 2, 0):
+        w.call(f, w.t(2), n)
+
+
+@program
+def errors_of_operators(w):
+    def f(x, y):
+        return x @ y + 1
+
+    f = w.compile(f)
+    w.call(f, w.t(2, 3), w.t(3, 2))
+    w.call(f, w.t(2, 3), w.t(2, 3))
+    w.call(f, w.t(2, 3), "text")
+    w.call(f, w.t(2, 3), w.t(3, 2))
+
+
+@program
+def errors_of_operators_caught_inside(w):
+    def f(x, y):
+        try:
+            return x + y, "added"
+        except RuntimeError as error:
+            return x, str(error).split("(")[0]
+
+    f = w.compile(f)
+    for n in (2, 3, 2, 3):
+        w.call(f, w.t(2), w.t(n))
+
+
+@program
+def index_errors(w):
+    def f(x, k, values):
+        return x[k] * values[k]
+
+    f = w.compile(f)
+    for k in (0, 1, 5, -1, -7, 0):
+        w.call(f, w.t(3), k, [1, 2, 3])
+
+
+@program
+def state_before_an_exception_is_kept(w):
+    log = []
+
+    def f(x, fail):
+        log.append("start")
+        x.add_(1)
+        if fail:
+            raise ValueError("after the change")
+        log.append("end")
+        return x
+
+    f = w.compile(f)
+    for fail in (False, True, False, True):
+        w.call(f, w.t(2), fail)
+        w.note(log)
+
+
+@program
+def an_exception_with_tensors(w):
+    class Found(Exception):
+        pass
+
+    def search(xs):
+        for k, x in enumerate(xs):
+            if k == 2:
+                raise Found(x * 2, k)
+
+    def f(xs):
+        try:
+            search(xs)
+        except Found as found:
+            value, k = found.args
+            return value + k
+        return None
+
+    f = w.compile(f)
+    for n in (4, 4, 1):
+        w.call(f, [w.t(2) for _ in range(n)])
+
+
+@program
+def an_exception_that_depends_on_data(w):
+    def f(x):
+        y = x * 2
+        if (y < 0).any():
+            raise ValueError("negative")
+        return y.sqrt()
+
+    f = w.compile(f)
+    for sign in (1, -1, 1, -1):
+        w.call(f, w.t(3).abs() * sign)
+
+
+@program
+def stop_iteration_and_generator_exit(w):
+    log = []
+
+    def numbers():
+        try:
+            yield 1
+            yield 2
+        except GeneratorExit:
+            log.append("closed")
+            raise
+        finally:
+            log.append("end")
+
+    def f(x):
+        it = numbers()
+        first = next(it)
+        it.close()
+        other = numbers()
+        list(other)
+        try:
+            next(other)
+        except StopIteration as stop:
+            return x * first, stop.value
+
+    f = w.compile(f)
+    for _ in range(3):
+        w.call(f, w.t(2))
+        w.note(log)
+
+
+@program
+def throwing_into_a_generator(w):
+    def numbers():
+        k = 0
+        while True:
+            try:
+                k += yield k
+            except ValueError:
+                k = 100
+
+    def f(x):
+        it = numbers()
+        next(it)
+        a = it.send(5)
+        b = it.throw(ValueError("reset"))
+        return x + a, b
+
+    f = w.compile(f)
+    for _ in range(2):
+        w.call(f, w.t(2))
+
+
+@program
+def exception_groups(w):
+    def f(x, which):
+        seen = []
+        try:
+            raise ExceptionGroup("many", [ValueError("a"), KeyError("b"), *which])
+        except* ValueError as group:
+            seen.append(len(group.exceptions))
+        except* KeyError as group:
+            seen.append(group.message)
+        return x * len(seen), seen
+
+    f = w.compile(f)
+    w.call(f, w.t(2), [])
+    w.call(f, w.t(2), [ValueError("c")])
+    w.call(f, w.t(2), [TypeError("left")])
+
+
+@program
+def warnings_are_given(w):
+    def f(x):
+        warnings.warn("careful", UserWarning, stacklevel=1)
+        return x * 2
+
+    f = w.compile(f)
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            w.call(f, w.t(2))
+        w.note([str(one.message) for one in caught if one.category is UserWarning])
+
+
+@program
+def context_managers_see_exceptions(w):
+    seen = []
+
+    class Guard:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, kind, value, trace):
+            seen.append((kind.__name__, str(value)) if kind else None)
+            return kind is ValueError
+
+    def f(x, n):
+        with Guard():
+            x = x + 1
+            if n == 1:
+                raise ValueError("eaten")
+            if n == 2:
+                raise TypeError("passed on")
+        return x * 2
+
+    f = w.compile(f)
+    for n in (0, 1, 2, 0, 1):
+        w.call(f, w.t(2), n)
+        w.note(seen)
+
+
+@program
+def attribute_and_type_errors(w):
+    def f(x, what):
+        if what == "attribute":
+            return x.surely_missing
+        if what == "call":
+            return x(1)
+        if what == "none":
+            return None + x
+        if what == "unpack":
+            a, b = (x,)
+        if what == "keyword":
+            return torch.add(x, 1, gamma=2)
+        return x + 1
+
+    f = w.compile(f)
+    for what in ("attribute", "call", "none", "unpack", "keyword", "fine", "attribute"):
+        w.call(f, w.t(2), what)
+
+
+@program
+def keyboard_interrupts_pass(w):
+    def f(x, stop):
+        try:
+            if stop:
+                raise KeyboardInterrupt("now")
+        except Exception:
+            return "caught"
+        return x * 2
+
+    f = w.compile(f)
+    for stop in (False, True, False):
+        try:
+            w.call(f, w.t(2), stop)
+        except KeyboardInterrupt as error:
+            w.note(str(error))
+
+
+@program
+def suppressed_and_recovered(w):
+    def f(x, values):
+        out = []
+        for value in values:
+            with contextlib.suppress(TypeError, ZeroDivisionError):
+                out.append(x * (1 / value))
+        return out
+
+    f = w.compile(f)
+    for values in ([1, 0, 2], [1, "a", 2], [0], [1, 0, 2]):
+        w.call(f, w.t(2), values)

@@ -1,0 +1,456 @@
+"""Tensors: views, in-place operators, aliasing, out=, types, random numbers, modes, subclasses."""
+
+import torch
+
+from capture.harness import program
+
+
+@program
+def inputs_are_changed_in_place(w):
+    def f(x, y):
+        x.add_(1)
+        y[0] = x[1] * 2
+        x.mul_(y)
+        return x, y.sum()
+
+    f = w.compile(f)
+    for _ in range(3):
+        w.call(f, w.t(3), w.t(3))
+
+
+@program
+def views_of_inputs_are_changed(w):
+    def f(x):
+        row, column = x[1], x[:, 0]
+        row.add_(10)
+        column.zero_()
+        x.t()[1].fill_(7)
+        x.view(-1)[::2] *= 2
+        return x.sum(), row
+
+    f = w.compile(f)
+    for sizes in ((3, 4), (3, 4), (2, 2)):
+        w.call(f, w.t(*sizes))
+
+
+@program
+def inputs_that_overlap(w):
+    def f(x, y):
+        y.mul_(2)
+        return x + y
+
+    f = w.compile(f)
+    base = w.t(8)
+    w.call(f, w.t(7), w.t(7))
+    w.call(f, base[:7], base[1:])
+    w.call(f, base[:4], base[4:])
+    w.call(f, base[:7], base[:7])
+    w.note(base)
+
+
+@program
+def results_that_alias(w):
+    def f(x):
+        y = x * 2
+        return x, x.view(-1), y, y[0], y.t(), x.detach(), (y, y)
+
+    f = w.compile(f)
+    for _ in range(3):
+        w.call(f, w.t(2, 3))
+
+
+@program
+def layouts_of_results(w):
+    def f(x):
+        y = x.transpose(0, 1)
+        return y, y + 1, y.contiguous(), y.reshape(-1), x.expand(2, *x.shape), x[::2], y.clone()
+
+    f = w.compile(f)
+    w.call(f, w.t(4, 6))
+    w.call(f, w.t(4, 6).t())
+    w.call(f, w.t(4, 12)[:, ::2])
+
+
+@program
+def channels_last(w):
+    def f(x):
+        return x * 2, x.contiguous(memory_format=torch.channels_last), x.is_contiguous()
+
+    f = w.compile(f)
+    x = w.t(2, 3, 4, 5)
+    for value in (x, x.contiguous(memory_format=torch.channels_last), x):
+        w.call(f, value)
+
+
+@program
+def out_arguments(w):
+    def f(x, y, out):
+        torch.add(x, y, out=out)
+        result = torch.mul(x, 2, out=out[0:1])
+        return result, out
+
+    f = w.compile(f)
+    for _ in range(2):
+        w.call(f, w.t(1, 3), w.t(2, 3), w.t(2, 3))
+    w.call(f, w.t(1, 3), w.t(2, 3), torch.empty(0))
+
+
+@program
+def metadata_changed_in_place(w):
+    def f(x):
+        x.unsqueeze_(0)
+        x.t_()
+        y = x * 2
+        y.squeeze_()
+        return x, y, x.shape
+
+    f = w.compile(f)
+    for _ in range(2):
+        w.call(f, w.t(3))
+
+
+@program
+def resize_and_set_data(w):
+    def f(x, y):
+        x.data = y * 2
+        z = torch.zeros(2)
+        z.resize_(4).fill_(1)
+        return x, z
+
+    f = w.compile(f)
+    for _ in range(2):
+        w.call(f, w.t(3), w.t(3))
+
+
+@program
+def indexing_of_all_kinds(w):
+    def f(x, index, mask):
+        y = x.clone()
+        y[index] = 0
+        y[mask] += 5
+        y[0, ..., -1] = 9
+        y[:, [0, 2]] = y[:, [2, 0]]
+        return y, x[index], x[index, :2], x[None], x[:, index % 2], torch.where(mask, x, -x)
+
+    f = w.compile(f)
+    for _ in range(3):
+        x = w.t(4, 3)
+        w.call(f, x, torch.tensor([2, 0]), x > 0)
+
+
+@program
+def gather_scatter_and_friends(w):
+    def f(x, index):
+        y = torch.zeros(4, 3).scatter_add_(0, index, x[:2])
+        z = x.index_add(0, torch.tensor([0, 1]), x[:2])
+        return y, z, x.gather(0, index), torch.cumsum(x, 0), x.masked_fill(x > 0, 0.0)
+
+    f = w.compile(f)
+    for _ in range(2):
+        w.call(f, w.t(4, 3), torch.tensor([[0, 1, 2], [3, 0, 1]]))
+
+
+@program
+def types_and_promotion(w):
+    def f(x, y):
+        return x + y, x * 2.5, x / 3, x // 2, x > y, x.to(torch.float64), (x + True).dtype
+
+    f = w.compile(f)
+    for a, b in ((torch.float32, torch.int64), (torch.int32, torch.int64),
+                 (torch.bfloat16, torch.float32), (torch.float32, torch.int64)):  # fmt: skip
+        w.call(f, w.t(3, dtype=a), w.t(3, dtype=b))
+
+
+@program
+def creation(w):
+    def f(x, n):
+        made = [torch.zeros(n), torch.ones_like(x), torch.full((2, n), 3.5), torch.arange(n)]
+        made += [torch.eye(n), torch.linspace(0, 1, n), torch.tensor([1, n]), x.new_zeros(2)]
+        made += [torch.empty(n).fill_(2), torch.tensor(2.5), torch.as_tensor([n, 2.0])]
+        return made, torch.tensor([[x.shape[0], n]]) * 2
+
+    f = w.compile(f)
+    for n in (2, 2, 3):
+        w.call(f, w.t(3), n)
+
+
+@program
+def constants_made_outside(w):
+    table = w.t(3)
+    values = [1.0, 2.0, 3.0]
+
+    def f(x):
+        return x * table + torch.tensor(values)
+
+    f = w.compile(f)
+    w.call(f, w.t(3))
+    table.add_(1)
+    w.call(f, w.t(3))
+    values[0] = 10.0
+    w.call(f, w.t(3))
+    table.resize_(1)
+    w.call(f, w.t(3))
+
+
+@program
+def shapes_change(w):
+    def f(x):
+        n, m = x.shape
+        if n > 3:
+            x = x[:3]
+        return x.reshape(m, -1), x.sum(0) / n, x.numel(), x.size(-1) * 2, torch.zeros(n, m)
+
+    f = w.compile(f)
+    for sizes in ((2, 3), (2, 3), (3, 3), (5, 2), (2, 3), (1, 1), (0, 4)):
+        w.call(f, w.t(*sizes))
+
+
+@program
+def shapes_change_when_dynamic(w):
+    def f(x, y):
+        return (x @ y).relu().sum(1), torch.cat([x, x]), x.view(-1, 2)
+
+    f = w.compile(f, dynamic=True)
+    for n, m in ((2, 4), (3, 4), (3, 6), (1, 2)):
+        w.call(f, w.t(n, m), w.t(m, n))
+
+
+@program
+def ranks_and_types_change(w):
+    def f(x):
+        return x.mean(), x.flatten(), x.dim()
+
+    f = w.compile(f)
+    for sizes in ((), (2,), (2, 3), (2, 3, 4), (2,)):
+        w.call(f, w.t(*sizes))
+    w.call(f, w.t(2, dtype=torch.int64))
+    w.call(f, w.t(2, dtype=torch.float64))
+
+
+@program
+def empty_and_scalar_tensors(w):
+    def f(x):
+        return x.sum(), x + 1, x.max() if x.numel() else None, torch.cat([x, x]) if x.dim() else x
+
+    f = w.compile(f)
+    for sizes in ((0,), (0, 3), (), (2,)):
+        w.call(f, w.t(*sizes))
+
+
+@program
+def random_numbers(w):
+    def f(x):
+        noise = torch.randn_like(x)
+        kept = torch.nn.functional.dropout(x, 0.5)
+        return noise, kept, torch.rand(2), torch.randint(0, 10, (3,)), torch.bernoulli(x.sigmoid())
+
+    f = w.compile(f)
+    for _ in range(3):
+        w.call(f, w.t(4))
+    torch.manual_seed(5)
+    w.call(f, w.t(4))
+
+
+@program
+def generators_of_random_numbers(w):
+    generator = torch.Generator().manual_seed(3)
+
+    def f(x):
+        x = x + torch.rand(x.shape, generator=generator)
+        x.normal_(generator=generator)
+        return x, torch.randperm(4, generator=generator)
+
+    f = w.compile(f)
+    for _ in range(2):
+        w.call(f, w.t(3))
+    generator.manual_seed(3)
+    w.call(f, w.t(3))
+
+
+@program
+def seeding_inside(w):
+    def f(x):
+        torch.manual_seed(11)
+        a = torch.rand(2)
+        with torch.random.fork_rng(devices=[]):
+            b = torch.rand(2)
+        return x, a, b, torch.rand(2)
+
+    f = w.compile(f)
+    for _ in range(2):
+        w.call(f, w.t(2))
+
+
+@program
+def default_dtype(w):
+    def f(x):
+        return x + torch.ones(2), torch.tensor(1.5), torch.zeros(2) / 3
+
+    f = w.compile(f)
+    w.call(f, w.t(2))
+    torch.set_default_dtype(torch.float64)
+    w.call(f, w.t(2))
+    torch.set_default_dtype(torch.float32)
+    w.call(f, w.t(2))
+
+
+@program
+def autocast(w):
+    def f(x, y):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            z = x @ y
+            with torch.autocast("cpu", enabled=False):
+                kept = z.float() + 1
+        return z, kept, x @ y
+
+    f = w.compile(f)
+    w.call(f, w.t(2, 3), w.t(3, 2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        w.call(f, w.t(2, 3), w.t(3, 2))
+    w.call(f, w.t(2, 3), w.t(3, 2))
+
+
+@program
+def inference_mode(w):
+    def f(x):
+        return x * 2, torch.is_inference_mode_enabled()
+
+    f = w.compile(f)
+    w.call(f, w.t(2))
+    with torch.inference_mode():
+        x = w.t(2)
+        result = f(x)
+        w.note(result[1], result[0].is_inference())
+    w.call(f, w.t(2))
+
+
+@program
+def complex_numbers(w):
+    def f(x):
+        z = torch.complex(x, x * 2)
+        return z * 1j, z.abs(), z.conj(), torch.view_as_real(z), z.real
+
+    f = w.compile(f)
+    for _ in range(2):
+        w.call(f, w.t(3))
+
+
+@program
+def unbind_split_chunk_stack(w):
+    def f(x):
+        a, b = x.chunk(2)
+        parts = torch.split(x, [1, 3])
+        rows = x.unbind(0)
+        a += 1
+        return torch.stack(rows), torch.cat(parts, 0), b, [p.shape for p in parts], x
+
+    f = w.compile(f)
+    for _ in range(2):
+        w.call(f, w.t(4, 2))
+
+
+@program
+def einsum_matmul_and_linear_algebra(w):
+    def f(x, y):
+        q = torch.einsum("ij,kj->ik", x, y)
+        return q, x @ y.T, torch.linalg.norm(x), torch.outer(x[0], y[0]), (x * y).softmax(-1)
+
+    f = w.compile(f)
+    for _ in range(2):
+        w.call(f, w.t(3, 4), w.t(3, 4))
+
+
+class Marked(torch.Tensor):
+    """A subclass that remembers what was done to it."""
+
+    calls: list = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.calls.append(getattr(func, "__name__", "?"))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@program
+def tensor_subclasses(w):
+    Marked.calls.clear()
+
+    def f(x):
+        return x * 2 + 1
+
+    f = w.compile(f)
+    w.call(f, w.t(2))
+    w.call(f, w.t(2).as_subclass(Marked))
+    w.call(f, torch.nn.Parameter(w.t(2), requires_grad=False))
+    w.note([name for name in Marked.calls if name in ("mul", "add")])
+
+
+@program
+def tensor_attributes(w):
+    def f(x):
+        x.tag = "seen"
+        x.note = x * 2
+        return x.note + 1, x.device, x.is_leaf, x.requires_grad, x.ndim, x.T.shape, x.itemsize
+
+    f = w.compile(f)
+    for _ in range(2):
+        x = w.t(2, 2)
+        w.call(f, x)
+        w.note(x.tag, x.note)
+
+
+@program
+def comparisons_of_tensors(w):
+    def f(x, y):
+        return (
+            x == y,
+            x != 1,
+            x.eq(y).all(),
+            torch.equal(x, x),
+            torch.allclose(x, y),
+            x.isnan().any(),
+        )
+
+    f = w.compile(f)
+    for _ in range(2):
+        w.call(f, w.t(3), w.t(3))
+
+
+@program
+def numbers_meet_tensors(w):
+    def f(x, n):
+        return (
+            n - x,
+            n / x,
+            x**n,
+            2**x,
+            -x % 3,
+            x << 1 if not x.is_floating_point() else x,
+            n * x.shape[0],
+        )
+
+    f = w.compile(f)
+    for n in (2, 2, 3, 0.5):
+        w.call(f, w.t(3).abs() + 1, n)
+    w.call(f, w.t(3, dtype=torch.int64).abs() + 1, 2)
+
+
+@program
+def strange_layouts_fall_back(w):
+    def f(x):
+        return x.to_dense() if x.is_sparse else x * 2
+
+    f = w.compile(f)
+    w.call(f, w.t(2, 2))
+    w.call(f, torch.eye(2).to_sparse())
+    w.call(f, w.t(2, 2))
+
+
+@program
+def meta_and_quantised_tensors(w):
+    def f(x):
+        return (x + 1).shape, str(x.device)
+
+    f = w.compile(f)
+    w.call(f, w.t(2))
+    w.call(f, torch.empty(2, device="meta"))

@@ -1,0 +1,155 @@
+"""Every program of the table, compiled, does what it does eagerly."""
+
+import importlib
+import pkgutil
+
+import pytest
+import torch
+
+import ingot
+from capture import programs
+from capture.harness import PROGRAMS, Difference, Tensor, compare, difference
+from ingot import _options
+
+for found in pkgutil.iter_modules(programs.__path__):
+    importlib.import_module(f"capture.programs.{found.name}")
+
+# What TorchDynamo gets wrong (seen with PyTorch 2.13 and its own backend "eager" as well).
+WRONG_UNDER_DYNAMO = {
+    "breaks.arguments_that_are_arrays": "a NumPy scalar comes back as an array",
+    "breaks.integers_that_change": "another class and message of an operator's error",
+    "classes.a_class_attribute_is_changed": "a changed class attribute is not seen",
+    "classes.iterators_of_ones_own": "an internal error",
+    "containers.sorting_and_reductions": "max of nothing raises another error",
+    "containers.an_outside_deque_is_a_window": "a deque's maxlen is forgotten",
+    "control.context_managers": "what __enter__ and __exit__ changed is lost",
+    "exceptions.errors_of_operators": "another class and message of an operator's error",
+    "exceptions.errors_of_operators_caught_inside": "an operator's error cannot be caught",
+    "exceptions.index_errors": "another message of an operator's error",
+    "exceptions.context_managers_see_exceptions": "what __exit__ changed is lost",
+    "exceptions.suppressed_and_recovered": "an operator's error cannot be suppressed",
+    "functions.caches": "functools.lru_cache is passed over",
+    "functions.closure_changed_from_outside": "another class of an operator's error",
+    "functions.locals_and_frames": "frames have other names",
+    "gradients.in_place_on_a_leaf_is_an_error": "another class and message of the error",
+    "gradients.straight_through": "an assertion fails in the middle",
+    "modules.forward_hooks": "a hook that is added later is not seen",
+    "modules.lazy_layers": "random numbers are drawn twice",
+    "tensors.ranks_and_types_change": "another class and message of an operator's error",
+}
+UNDER_DYNAMO = _options.resolve().capture == "dynamo"
+
+
+def test_the_table_is_long_enough():
+    assert len(PROGRAMS) >= 150
+    assert set(WRONG_UNDER_DYNAMO) <= set(PROGRAMS)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(name):
+    if UNDER_DYNAMO and name in WRONG_UNDER_DYNAMO:
+        pytest.skip(f"TorchDynamo: {WRONG_UNDER_DYNAMO[name]}")
+    compare(PROGRAMS[name], ingot.compile)
+
+
+# The judge is judged: each of these compilers does one thing wrong, and it is found.
+
+
+def one_program(w):
+    log = []
+    keep = w.t(3)
+
+    def f(x):
+        log.append(x.shape[0])
+        x[0] = 5.0
+        print("called")
+        y = x * 2
+        return {"y": y, "alias": y[:], "scale": 2.0, "keep": keep}
+
+    f = w.compile(f)
+    w.call(f, w.t(3))
+    w.note(log)
+    w.call(f, "text")
+
+
+def wrong(change):
+    return lambda f, **_: lambda *args: change(f, *args)
+
+
+def change_result(key, new):
+    def change(f, *args):
+        result = f(*args)
+        result[key] = new(result)
+        return result
+
+    return change
+
+
+def lose_an_effect(f, x):
+    before = x.clone()
+    result = f(x)
+    x.copy_(before)
+    return result
+
+
+def raise_another(f, x):
+    try:
+        return f(x)
+    except AttributeError:
+        raise AttributeError("something else") from None
+
+
+def call_twice(f, x):
+    f(x)
+    return f(x)
+
+
+def draw(f, x):
+    torch.rand(1)
+    return f(x)
+
+
+def leave_grad_off(f, x):
+    torch.set_grad_enabled(False)
+    return f(x)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        change_result("y", lambda r: r["y"] * 1.01),
+        change_result("y", lambda r: r["y"].double()),
+        change_result("y", lambda r: r["y"].detach().requires_grad_()),
+        change_result("y", lambda r: r["y"].repeat(2)[::2][:3]),
+        change_result("alias", lambda r: r["alias"].clone()),
+        change_result("alias", lambda r: r["y"]),
+        change_result("keep", lambda r: r["keep"].clone() + 0.5),
+        change_result("scale", lambda r: 2),
+        change_result("scale", lambda r: 2.1),
+        change_result("new", lambda r: None),
+        lose_an_effect,
+        raise_another,
+        call_twice,
+        draw,
+        leave_grad_off,
+    ],
+)
+def test_the_judge_finds_what_is_wrong(change):
+    compare(one_program, wrong(lambda f, *args: f(*args)))
+    with pytest.raises(Difference):
+        compare(one_program, wrong(change))
+
+
+def test_numbers_may_differ_by_rounding_only():
+    assert difference(1.0, 1.0 + 1e-7) is None
+    assert difference(float("nan"), float("nan")) is None
+    assert difference(1.0, 1) is not None
+    assert difference(1.0, 1.001) is not None
+    one = Tensor(torch.tensor([1.0]), ())
+    assert difference(one, Tensor(torch.tensor([1.0 + 1e-6]), ())) is None
+    assert difference(one, Tensor(torch.tensor([1.01]), ())) is not None
+
+
+def test_two_eager_worlds_are_equal():
+    for name in list(PROGRAMS)[::10]:
+        compare(PROGRAMS[name], lambda f, **_: f)
