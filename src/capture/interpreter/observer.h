@@ -16,6 +16,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "capture/interpreter/frame.h"
@@ -31,59 +32,60 @@ enum class Verdict : std::uint8_t {
     raise,      ///< the Python error is set; raise it here
 };
 
+// clang-format off
 /// What an instruction is about to do, or has done.
 ///
-/// | operation       | operands                          | name       | detail             | result
-/// | | --------------- | --------------------------------- | ---------- | ------------------ |
-/// ------ | | read_local      | -                                 | its name   | slot | value  | |
-/// read_cell       | the cell                          | its name   | slot               | value  |
-/// | read_global     | globals, builtins                 | its name   | 1: from builtins   | value
-/// | | read_name       | mapping, globals, builtins        | its name   | -                  |
-/// value  | | read_attribute  | owner                             | attribute  | 1: to be called |
-/// value  | | read_item       | container, key                    | -          | - | value  | |
-/// store_cell      | the cell, value                   | its name   | slot               | -      |
-/// | store_global    | globals, value                    | its name   | -                  | - | |
-/// store_name      | mapping, value                    | its name   | -                  | -      |
-/// | store_attribute | owner, value                      | attribute  | -                  | - | |
-/// store_item      | container, key, value             | -          | -                  | -      |
-/// | delete_cell     | the cell                          | its name   | slot               | - | |
-/// delete_global   | globals                           | its name   | -                  | -      |
-/// | delete_name     | mapping                           | its name   | -                  | - | |
-/// delete_attribute| owner                             | attribute  | -                  | -      |
-/// | delete_item     | container, key                    | -          | -                  | - | |
-/// call            | callable, arguments...            | -          | positional count   | value  |
-/// | call_expanded   | callable, tuple, dict or absent   | -          | -                  | value
-/// | | unary           | operand                           | -          | UnaryOperator      |
-/// value  | | binary          | left, right                       | -          | NB_ADD, ... |
-/// value  | | compare         | left, right                       | -          | Py_LT ... Py_GE |
-/// value  | | identical       | left, right                       | -          | 1: `is not` | bool
-/// | | contains        | needle, container                 | -          | 1: `not in`        | bool
-/// | | truth           | operand                           | -          | -                  | bool
-/// | | is_none         | operand                           | -          | 1: `is not None`   | bool
-/// | | iterate         | iterable                          | -          | -                  |
-/// iterator| | next            | iterator                          | -          | - | item, or
-/// nullptr at the end | | unpack          | iterable                          | -          | count
-/// (-1: starred)| -      | | extend_list     | list, iterable                    | -          | -
-/// | -      | | extend_set      | set, iterable                     | -          | - | -      | |
-/// extend_dict     | dict, mapping                     | -          | 1: keyword arguments | -    |
-/// | format          | value, specification or absent    | -          | FVC_*              | str |
-/// | enter_context   | manager                           | -          | 1: asynchronous    | value
-/// of `__enter__` | | exit_context    | exit, type, value, traceback      | -          | - | value
-/// | | match_class     | subject, class, keyword names     | -          | positional count   |
-/// tuple or None | | match_keys      | subject, keys                     | -          | - | tuple
-/// or None | | match_kind      | subject                           | -          | 1: sequence, 0:
-/// mapping | bool | | length          | operand                           | -          | - | int |
-/// | import_name     | globals, from list, level         | module     | -                  | module
-/// | | import_from     | module                            | its name   | -                  |
-/// value  | | import_star     | module                            | -          | - | -      | |
-/// match_exception | exception, class                  | -          | 1: `except*`       | bool;
-/// for `except*` - | | yield_value     | value                             | -          | - | - |
-/// | send            | receiver, value                   | -          | -                  | value
-/// | | await           | operand                           | -          | 0 await, 1 async for, 2
-/// its next, 3 yield from | iterator |
+/// | operation       | operands                          | name       | detail             | result |
+/// | --------------- | --------------------------------- | ---------- | ------------------ | ------ |
+/// | read_local      | -                                 | its name   | slot               | value  |
+/// | read_cell       | the cell                          | its name   | slot               | value  |
+/// | read_global     | globals, builtins                 | its name   | 1: from builtins   | value  |
+/// | read_name       | mapping, globals, builtins        | its name   | -                  | value  |
+/// | read_attribute  | owner                             | attribute  | 1: to be called    | value  |
+/// | read_item       | container, key                    | -          | -                  | value  |
+/// | store_cell      | the cell, value                   | its name   | slot               | -      |
+/// | store_global    | globals, value                    | its name   | -                  | -      |
+/// | store_name      | mapping, value                    | its name   | -                  | -      |
+/// | store_attribute | owner, value                      | attribute  | -                  | -      |
+/// | store_item      | container, key, value             | -          | -                  | -      |
+/// | delete_cell     | the cell                          | its name   | slot               | -      |
+/// | delete_global   | globals                           | its name   | -                  | -      |
+/// | delete_name     | mapping                           | its name   | -                  | -      |
+/// | delete_attribute| owner                             | attribute  | -                  | -      |
+/// | delete_item     | container, key                    | -          | -                  | -      |
+/// | call            | callable, arguments...            | -          | positional count   | value  |
+/// | call_expanded   | callable, tuple, dict or absent   | -          | -                  | value  |
+/// | unary           | operand                           | -          | UnaryOperator      | value  |
+/// | binary          | left, right                       | -          | NB_ADD, ...        | value  |
+/// | compare         | left, right                       | -          | Py_LT ... Py_GE    | value  |
+/// | identical       | left, right                       | -          | 1: `is not`        | bool   |
+/// | contains        | needle, container                 | -          | 1: `not in`        | bool   |
+/// | truth           | operand                           | -          | -                  | bool   |
+/// | is_none         | operand                           | -          | 1: `is not None`   | bool   |
+/// | iterate         | iterable                          | -          | -                  | iterator |
+/// | next            | iterator                          | -          | -                  | item; nullptr: the end |
+/// | unpack          | iterable                          | -          | count, -1: starred | -      |
+/// | extend_list     | list, iterable                    | -          | -                  | -      |
+/// | extend_set      | set, iterable                     | -          | -                  | -      |
+/// | extend_dict     | dict, mapping                     | -          | 1: of a call       | -      |
+/// | format          | value, specification or absent    | -          | FVC_*              | str    |
+/// | enter_context   | manager                           | -          | 1: asynchronous    | of `__enter__` |
+/// | exit_context    | exit, type, value, traceback      | -          | -                  | value  |
+/// | match_class     | subject, class, keyword names     | -          | positional count   | tuple, None |
+/// | match_keys      | subject, keys                     | -          | -                  | tuple, None |
+/// | match_kind      | subject                           | -          | 1 sequence, 0 mapping | bool |
+/// | length          | operand                           | -          | -                  | int    |
+/// | import_name     | globals, from list, level         | module     | -                  | module |
+/// | import_from     | module                            | its name   | -                  | value  |
+/// | import_star     | module                            | -          | -                  | -      |
+/// | match_exception | exception, class                  | -          | 1: `except*`       | bool; matching part |
+/// | yield_value     | value                             | -          | -                  | -      |
+/// | send            | receiver, value                   | -          | -                  | value  |
+/// | await           | operand                           | -          | 0 await, 1 async for, 2 its next, 3 yield from | iterator |
 ///
-/// Not reported: what only moves values (locals, constants, building tuples, lists, dicts, slices
-/// and strings from values on the stack, closures, `list.append` in comprehensions).
+/// Not reported: what only moves values (constants, storing locals, building tuples, lists, dicts,
+/// slices and strings from values on the stack, closures, the appending of comprehensions).
+// clang-format on
 enum class Operation : std::uint8_t {
     read_local,
     read_cell,
@@ -146,6 +148,8 @@ struct Event {
                                           ///< arguments are theirs, as in a vectorcall
 };
 
+class FrameHook;
+
 /// How a frame came to be executed.
 enum class Entry : std::uint8_t { called, resumed, rebuilt };
 /// How it was left.
@@ -178,6 +182,16 @@ class Observer {
     virtual void raised(Frame frame, const Event& event) {}
 };
 
+/// Asked before every single instruction; for tests and debugging, since it is slow.
+class Probe {
+  public:
+    virtual ~Probe() = default;
+    /// `run`, `hand_back` (this frame alone) or `raise`; `handled`: this frame and those further
+    /// out of the session are dropped, without running handlers; the error is set and leaves the
+    /// outermost. `Frame::offset` and `Frame::stack` are as in `before`.
+    virtual Verdict at_instruction(Frame frame) = 0;
+};
+
 /// While it lives, every Python frame that this thread starts or resumes is executed by the
 /// interpreter and reported to `observer` (nullptr: executed only). Other threads are not affected,
 /// apart from one indirect call a frame. Sessions of a thread nest; the innermost counts. Frames
@@ -194,7 +208,10 @@ class Session {
     /// new ones are CPython's from the start. May be called from a hook.
     void stop() noexcept { stopped_ = true; }
     bool stopped() const noexcept { return stopped_; }
+    /// Whether a frame that starts now would be executed by the interpreter.
+    bool executes() const noexcept { return !stopped_ && quiet_ == 0; }
     Observer* observer() const noexcept { return observer_; }
+    void set_probe(Probe* probe) noexcept { probe_ = probe; }
     /// The innermost frame that is being executed, if there is one.
     std::optional<Frame> innermost() const;
     /// The session of this thread, if there is one.
@@ -204,17 +221,21 @@ class Session {
     friend class Evaluator;
     friend class Observed;
     friend class Quiet;
+    friend class FrameHook;
+    std::unique_ptr<FrameHook> hook_;
     Observer* observer_;
     Session* outer_;
     Evaluator* innermost_ = nullptr;
+    Probe* probe_ = nullptr;
     int quiet_ = 0;  // above zero while a hook runs: frames are CPython's
     bool stopped_ = false;
+    bool dropped_ = false;  // a probe has dropped the frames
 };
 
 /// Lets CPython run the frames that start while it lives.
 class Quiet {
   public:
-    Quiet();
+    explicit Quiet(Session* session = Session::current());
     ~Quiet();
     Quiet(const Quiet&) = delete;
     Quiet& operator=(const Quiet&) = delete;
