@@ -20,6 +20,7 @@ struct ProgramObject {
     PyObject* fallback;
     PyObject* weak_references;
     std::shared_ptr<trace::CompiledFunction> function;
+    Signature signature;
 };
 
 PyTypeObject* program_type = nullptr;
@@ -37,13 +38,25 @@ class WithoutLock {
     PyThreadState* state_;
 };
 
-/// A new tuple of the tensors; None for undefined ones.
-PyObject* wrap(std::vector<at::Tensor>& outputs) {
-    PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(outputs.size()));
+/// What a call returns: tensors and numbers, each in order.
+struct Results {
+    std::vector<at::Tensor> tensors;
+    std::vector<std::int64_t> numbers;
+};
+
+/// A new tuple of the results; None for undefined tensors.
+PyObject* wrap(Results& results, const std::vector<bool>& is_number) {
+    PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(is_number.size()));
     if (tuple == nullptr) return nullptr;
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-        PyObject* item =
-            outputs[i].defined() ? THPVariable_Wrap(std::move(outputs[i])) : Py_NewRef(Py_None);
+    std::size_t next_tensor = 0, next_number = 0;
+    for (std::size_t i = 0; i < is_number.size(); ++i) {
+        PyObject* item = nullptr;
+        if (is_number[i]) {
+            item = PyLong_FromLongLong(results.numbers[next_number++]);
+        } else {
+            at::Tensor& t = results.tensors[next_tensor++];
+            item = t.defined() ? THPVariable_Wrap(std::move(t)) : Py_NewRef(Py_None);
+        }
         if (item == nullptr) {
             Py_DECREF(tuple);
             return nullptr;
@@ -53,11 +66,21 @@ PyObject* wrap(std::vector<at::Tensor>& outputs) {
     return tuple;
 }
 
-/// Nothing if a call's inputs are not tensors a program can serve.
+/// False if a call's inputs are not tensors and numbers that the program can serve.
 using Inputs = c10::SmallVector<c10::TensorImpl*, 64>;
-bool unpack(PyObject* const* arguments, Py_ssize_t count, Inputs& inputs) {
+using Numbers = c10::SmallVector<std::int64_t, 8>;
+bool unpack(const Signature& signature, PyObject* const* arguments, Py_ssize_t count,
+            Inputs& inputs, Numbers& numbers) {
     const bool grad = at::GradMode::is_enabled();
+    if (static_cast<std::size_t>(count) != signature.number_arguments.size()) return false;
     for (Py_ssize_t i = 0; i < count; ++i) {
+        if (signature.number_arguments[static_cast<std::size_t>(i)]) {
+            if (!PyLong_CheckExact(arguments[i])) return false;
+            int overflow = 0;
+            numbers.push_back(PyLong_AsLongLongAndOverflow(arguments[i], &overflow));
+            if (overflow != 0) return false;
+            continue;
+        }
         if (!THPVariable_Check(arguments[i])) return false;
         c10::TensorImpl* impl = THPVariable_Unpack(arguments[i]).unsafeGetTensorImpl();
         if (grad && impl->requires_grad()) return false;
@@ -73,23 +96,24 @@ PyObject* run(ProgramObject* self, PyObject* const* arguments, std::size_t flags
         return nullptr;
     }
     trace::CallStatus status = trace::CallStatus::OtherInputs;
-    std::vector<at::Tensor> outputs;
+    Results results;
     Inputs inputs;
-    const bool usable = unpack(arguments, count, inputs);
+    Numbers numbers;
+    const bool usable = unpack(self->signature, arguments, count, inputs, numbers);
     if (usable) {
         std::optional<WithoutLock> unlocked;
         if (!self->function->is_short()) unlocked.emplace();
-        status = self->function->call(inputs, outputs);
+        status = self->function->call(inputs, results.tensors, numbers, &results.numbers);
     }
-    if (status == trace::CallStatus::Done) return wrap(outputs);
+    if (status == trace::CallStatus::Done) return wrap(results, self->signature.number_results);
     if (self->fallback != nullptr)
         return PyObject_Vectorcall(self->fallback, arguments, flags, nullptr);
     if (status == trace::CallStatus::KernelFailure) {
         {
             WithoutLock unlocked;
-            outputs = self->function->replay(inputs);
+            results.tensors = self->function->replay(inputs, numbers);
         }
-        return wrap(outputs);
+        return wrap(results, self->signature.number_results);
     }
     PyErr_SetString(PyExc_TypeError,
                     "the inputs differ in number, type, size or strides from those that the "
@@ -109,6 +133,7 @@ void finalize(PyObject* self) {
     if (p->weak_references != nullptr) PyObject_ClearWeakRefs(self);
     Py_CLEAR(p->fallback);
     p->function.~shared_ptr();
+    p->signature.~Signature();
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -150,6 +175,18 @@ PyObject* release_memory(PyObject* self, PyObject*) {
     });
 }
 
+PyObject* guards(PyObject* self, void*) {
+    return with_python_errors([&]() -> PyObject* {
+        const std::vector<std::string> lines = as_program(self)->function->guards();
+        PyObject* list = PyList_New(0);
+        for (std::size_t i = 0; list != nullptr && i < lines.size(); ++i) {
+            PyObject* line = PyUnicode_FromString(lines[i].c_str());
+            if (line == nullptr || PyList_Append(list, line) != 0) Py_CLEAR(list);
+            Py_XDECREF(line);
+        }
+        return list;
+    });
+}
 PyObject* freeze_count(PyObject* self, void*) {
     return PyLong_FromLongLong(as_program(self)->function->freeze_count());
 }
@@ -164,6 +201,8 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef properties[] = {
+    {"guards", guards, nullptr, "Relations between sizes under which the program is valid.",
+     nullptr},
     {"freeze_count", freeze_count, nullptr, "How often frozen values were computed.", nullptr},
     {"frozen_bytes", frozen_bytes, nullptr, "Memory of folded and packed parameters.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
@@ -195,13 +234,14 @@ bool add_program_type(PyObject* module) {
     return program_type != nullptr && PyModule_AddType(module, program_type) == 0;
 }
 
-PyObject* make_program(std::shared_ptr<trace::CompiledFunction> function) {
+PyObject* make_program(std::shared_ptr<trace::CompiledFunction> function, Signature signature) {
     auto* self = PyObject_GC_New(ProgramObject, program_type);
     if (self == nullptr) return nullptr;
     self->vectorcall = vectorcall;
     self->fallback = nullptr;
     self->weak_references = nullptr;
     new (&self->function) std::shared_ptr<trace::CompiledFunction>(std::move(function));
+    new (&self->signature) Signature(std::move(signature));
     PyObject_GC_Track(self);
     return reinterpret_cast<PyObject*>(self);
 }

@@ -4,6 +4,7 @@
 #include <torch/csrc/python_headers.h>
 
 #include <memory>
+#include <vector>
 
 #include "trace/compiled_function.h"
 
@@ -11,7 +12,12 @@ namespace ingot::bindings {
 
 /// Adds the type to the module; false with a Python error set if that fails.
 bool add_program_type(PyObject* module);
+/// Which arguments are numbers instead of tensors, and which results.
+struct Signature {
+    std::vector<bool> number_arguments;
+    std::vector<bool> number_results;
+};
 /// A new program object.
-PyObject* make_program(std::shared_ptr<trace::CompiledFunction> function);
+PyObject* make_program(std::shared_ptr<trace::CompiledFunction> function, Signature signature);
 
 }  // namespace ingot::bindings

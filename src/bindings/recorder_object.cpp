@@ -1,6 +1,8 @@
 // See recorder_object.h.
 #include "bindings/recorder_object.h"
 
+#include <torch/csrc/utils/python_symnode.h>
+
 #include "bindings/errors.h"
 #include "bindings/program_object.h"
 #include "bindings/settings.h"
@@ -23,11 +25,24 @@ class PythonRecorder {
   public:
     explicit PythonRecorder(const py::dict& options) : settings_(options) {}
 
-    at::Tensor input(const at::Tensor& value, bool frozen, std::string name) {
-        at::Tensor promise = recorder_.add_input(value, frozen, std::move(name));
+    /// sizes: by dim, None or (symbol, least, most).
+    using SizeSpec = std::optional<std::tuple<std::string, std::int64_t, std::int64_t>>;
+
+    at::Tensor input(const at::Tensor& value, bool frozen, std::string name,
+                     const std::vector<SizeSpec>& sizes) {
+        std::vector<trace::SymbolicSize> symbolic;
+        for (const SizeSpec& s : sizes) symbolic.push_back(s ? symbol(*s) : trace::SymbolicSize{});
+        at::Tensor promise = recorder_.add_input(value, frozen, std::move(name), symbolic);
         examples_.push_back(value);
         promises_.push_back(promise);
+        signature_.number_arguments.push_back(false);
         return promise;
+    }
+
+    c10::SymInt number(std::int64_t value, const std::string& name, std::int64_t least,
+                       std::int64_t most) {
+        signature_.number_arguments.push_back(true);
+        return recorder_.add_number(value, symbol({name, least, most}));
     }
 
     void enter() { scopes_.push_back(std::make_unique<trace::Recorder::Scope>(recorder_)); }
@@ -41,28 +56,42 @@ class PythonRecorder {
             throw NotSupported(*recorder_.failure());
     }
 
-    py::object compile(std::vector<std::optional<at::Tensor>> returned) {
+    py::object compile(const std::vector<py::object>& returned) {
         std::vector<at::Tensor> outputs;
-        for (auto& t : returned) outputs.push_back(t.value_or(at::Tensor()));
+        std::vector<c10::SymInt> numbers;
+        for (const py::object& o : returned) {
+            const bool number = torch::is_symint(o);
+            signature_.number_results.push_back(number);
+            if (number)
+                numbers.push_back(o.cast<c10::SymInt>());
+            else
+                outputs.push_back(o.is_none() ? at::Tensor() : o.cast<at::Tensor>());
+        }
         auto compiler = Compilers::instance().get(settings_.compiler);
         std::shared_ptr<trace::CompiledFunction> function;
         {
             py::gil_scoped_release unlocked;
-            trace::Recording recording = recorder_.finish(outputs);
+            trace::Recording recording = recorder_.finish(outputs, numbers);
             recording.graph.round_intermediates = settings_.round_intermediates;
             function = std::make_shared<trace::CompiledFunction>(
                 std::move(recording), examples_, promises_, std::move(outputs), std::move(compiler),
                 settings_.compile, interrupted);
         }
         examples_.clear();
-        PyObject* program = make_program(std::move(function));
+        PyObject* program = make_program(std::move(function), std::move(signature_));
         if (program == nullptr) throw py::error_already_set();
         return py::reinterpret_steal<py::object>(program);
     }
 
   private:
+    static trace::SymbolicSize symbol(
+        const std::tuple<std::string, std::int64_t, std::int64_t>& s) {
+        return {std::get<0>(s), {std::get<1>(s), std::get<2>(s)}};
+    }
+
     Settings settings_;
     trace::Recorder recorder_;
+    Signature signature_;
     std::vector<std::unique_ptr<trace::Recorder::Scope>> scopes_;
     std::vector<at::Tensor> examples_, promises_;
 };
@@ -80,7 +109,11 @@ void add_recorder(py::module_& module) {
     py::class_<PythonRecorder>(module, "Recorder")
         .def(py::init<const py::dict&>(), py::arg("options"))
         .def("input", &PythonRecorder::input, py::arg("value"), py::arg("frozen") = false,
-             py::arg("name") = "", "A promise that stands for `value` while recording.")
+             py::arg("name") = "", py::arg("sizes") = std::vector<PythonRecorder::SizeSpec>(),
+             "A promise that stands for `value` while recording; sizes: by dim None or (symbol, "
+             "least, most).")
+        .def("number", &PythonRecorder::number, py::arg("value"), py::arg("symbol"),
+             py::arg("least"), py::arg("most"), "A symbolic integer, an argument of the program.")
         .def("__enter__",
              [](py::object self) {
                  self.cast<PythonRecorder&>().enter();

@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 
 #include "runtime/driver.h"
 
@@ -24,6 +23,7 @@ struct Settings {
         read(values, "debug", compile.debug);
         read(values, "cache", compiler.cache);
         read(values, "cache_dir", compiler.cache_directory);
+        read(values, "target", compiler.target);
         read(values, "emulate_precision_casts", round_intermediates);
     }
 
@@ -34,13 +34,14 @@ struct Settings {
     }
 };
 
-/// One compiler for each cache folder, for the life of the process: it keeps the target, the loaded
-/// kernels and the counters. A forked child starts with none, as a lock may have been held.
+/// One compiler for each cache folder and target, for the life of the process: it keeps the target,
+/// the loaded kernels and the counters. A forked child starts with none, as a lock may have been
+/// held.
 class Compilers {
   public:
     std::shared_ptr<const runtime::Compiler> get(const runtime::CompilerOptions& options) {
         std::lock_guard lock(mutex_);
-        auto& compiler = by_folder_[{options.cache, options.cache_directory}];
+        auto& compiler = by_options_[options];
         if (!compiler) compiler = std::make_shared<const runtime::Compiler>(options);
         return compiler;
     }
@@ -57,7 +58,7 @@ class Compilers {
         return compilers;
     }
     std::mutex mutex_;
-    std::map<std::pair<bool, std::string>, std::shared_ptr<const runtime::Compiler>> by_folder_;
+    std::map<runtime::CompilerOptions, std::shared_ptr<const runtime::Compiler>> by_options_;
 };
 
 }  // namespace ingot::bindings

@@ -85,6 +85,22 @@ std::string describe(const CompileReport& report, const codegen::TargetInfo& tar
     return out.str();
 }
 
+/// The named target with this machine's caches and cores.
+codegen::TargetInfo chosen_target(const std::string& name) {
+    const codegen::TargetInfo here = codegen::host();
+    if (name.empty()) return here;
+    codegen::TargetInfo target = codegen::target_named(name);
+    if (target.arch != here.arch || (target.avx2 && !here.avx2) ||
+        (target.avx512f && !here.avx512f) || (target.avx512bf16 && !here.avx512bf16) ||
+        (target.avx512fp16 && !here.avx512fp16) || (target.amx_tile && !here.amx_tile))
+        throw UserError("this machine cannot run code for the target '" + name + "'");
+    target.l1_bytes = here.l1_bytes;
+    target.l2_bytes = here.l2_bytes;
+    target.l3_bytes = here.l3_bytes;
+    target.cores = here.cores;
+    return target;
+}
+
 }  // namespace
 
 double CompileReport::seconds() const {
@@ -95,7 +111,7 @@ double CompileReport::seconds() const {
 
 struct Compiler::Impl {
     explicit Impl(const CompilerOptions& options)
-        : jit(codegen::host()),
+        : jit(chosen_target(options.target)),
           cache({options.cache ? (options.cache_directory.empty() ? default_cache_directory()
                                                                   : options.cache_directory)
                                : std::string()}),

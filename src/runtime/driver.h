@@ -31,6 +31,10 @@ struct CompileOptions {
 struct CompilerOptions {
     bool cache = true;
     std::string cache_directory;  // empty: the user's cache folder
+    /// A processor to generate code for that this machine can pass for ("x86-64-v3"), so that code
+    /// for lesser machines can be tried and cached; empty: this machine as it is.
+    std::string target;
+    auto operator<=>(const CompilerOptions&) const = default;
 };
 
 /// What a compilation did and how long each stage took, in seconds.
@@ -53,6 +57,7 @@ class Interrupted : public Error {
 
 class Compiler {
   public:
+    /// Throws UserError for a target that is unknown or that this machine cannot run.
     explicit Compiler(CompilerOptions options = {});
     ~Compiler();
     Compiler(const Compiler&) = delete;

@@ -149,11 +149,8 @@ void Instance::attach(Context& context, std::shared_ptr<const FrozenState> state
 }
 
 std::shared_ptr<FrozenState> Instance::reusable_state(Context& context) const {
-    std::shared_ptr<const FrozenState> old;
-    std::lock_guard lock(mutex_);
     context.frozen_.reset();
-    for (const auto& idle : pool_) idle->frozen_.reset();
-    old.swap(frozen_);
+    const std::shared_ptr<const FrozenState> old = program_->take_frozen();
     // Nobody else can obtain a reference now; a running call that holds one keeps the old values.
     if (old.use_count() == 1) return std::const_pointer_cast<FrozenState>(old);
     return nullptr;
@@ -166,10 +163,10 @@ bool Instance::freeze(Context& context, std::span<const InputState> states, cons
         return state != nullptr && std::ranges::equal(state->keys, states);
     };
     if (current(context.frozen_.get())) return false;
-    std::lock_guard making(freezing_);
+    std::lock_guard making(program_->freezing_);
     {
-        std::unique_lock lock(mutex_);
-        std::shared_ptr<const FrozenState> published = frozen_;
+        std::unique_lock lock(program_->frozen_mutex_);
+        std::shared_ptr<const FrozenState> published = program_->frozen_;
         lock.unlock();
         if (current(published.get())) {
             attach(context, std::move(published));
@@ -201,16 +198,19 @@ bool Instance::freeze(Context& context, std::span<const InputState> states, cons
     }
     if (context.error_ != kNoError) return true;
     context.frozen_ = state;
-    std::lock_guard lock(mutex_);
-    frozen_ = std::move(state);
+    std::lock_guard lock(program_->frozen_mutex_);
+    program_->frozen_ = std::move(state);
     return true;
 }
 
 void Instance::drop_frozen() const {
-    std::lock_guard making(freezing_);
+    std::lock_guard making(program_->freezing_);
+    program_->take_frozen();
+}
+
+void Instance::forget_frozen() const {
     std::lock_guard lock(mutex_);
     for (const auto& idle : pool_) idle->frozen_.reset();
-    frozen_.reset();
 }
 
 // ---- Program ----
@@ -222,10 +222,35 @@ Program::Program(Plan plan, std::vector<KernelLaunches> kernels, std::vector<Pro
       outputs_(std::move(outputs)),
       code_(std::move(code)) {
     check(kernels_.size() == plan_.kernels.size(), "a kernel has no machine code");
-    for (std::int32_t b : plan_.input_buffers) {
-        for (Expr e : plan_.buffers.at(b).type.sizes) collect_symbols(e, symbols_);
-        for (Expr e : plan_.buffers.at(b).strides) collect_symbols(e, symbols_);
+    for (const Buffer& b : plan_.buffers) {
+        for (Expr e : b.type.sizes) collect_symbols(e, symbols_);
+        for (Expr e : b.strides) collect_symbols(e, symbols_);
+        collect_symbols(b.offset, symbols_);
     }
+    for (const Step& step : plan_.steps) {
+        if (const auto* kernel = std::get_if<KernelStep>(&step)) {
+            for (Expr e : kernel->sizes) collect_symbols(e, symbols_);
+        } else {
+            const Attrs& attrs = std::get<ExternStep>(step).attrs;
+            for (const Attr& a : attrs.list()) {
+                if (const auto* e = std::get_if<Expr>(&a.value)) collect_symbols(*e, symbols_);
+                if (const auto* list = std::get_if<Sizes>(&a.value))
+                    for (Expr e : *list) collect_symbols(e, symbols_);
+            }
+        }
+    }
+}
+
+std::shared_ptr<const FrozenState> Program::take_frozen() const {
+    std::vector<std::shared_ptr<const Instance>> alive;
+    {
+        std::lock_guard lock(mutex_);
+        for (const auto& [key, instance] : instances_)
+            if (auto strong = instance.lock()) alive.push_back(std::move(strong));
+    }
+    for (const auto& instance : alive) instance->forget_frozen();
+    std::lock_guard lock(frozen_mutex_);
+    return std::exchange(frozen_, nullptr);
 }
 
 std::shared_ptr<const Instance> Program::instance(const ExternHost& externs,

@@ -163,6 +163,7 @@ class Instance {
 
   private:
     friend class Context;
+    friend class Program;
     struct LaunchStep {
         KernelFn function;
         std::uint32_t arguments, argument_count;  // positions in Context::arguments_
@@ -209,6 +210,7 @@ class Instance {
     void add_extern(const ExternStep& step, const ExternHost& externs, std::vector<StepRef>& into);
     void index_uses();
     std::shared_ptr<FrozenState> reusable_state(Context& context) const;
+    void forget_frozen() const;
     void run_steps(const std::vector<StepRef>& steps, Context& context,
                    const Threads& threads) const;
     void run_launch(const LaunchStep& launch, Context& context, const Threads& threads,
@@ -233,10 +235,8 @@ class Instance {
     std::uint32_t max_extern_outputs_ = 0;
     bool may_fail_ = false;
 
-    mutable std::mutex mutex_;  // pool_ and the making of frozen values
+    mutable std::mutex mutex_;  // pool_
     mutable std::vector<std::unique_ptr<Context>> pool_;
-    mutable std::mutex freezing_;
-    mutable std::shared_ptr<const FrozenState> frozen_;  // guarded by mutex_
 };
 
 /// A plan with its machine code.
@@ -249,7 +249,7 @@ class Program : public std::enable_shared_from_this<Program> {
     const Plan& plan() const { return plan_; }
     const std::vector<KernelLaunches>& kernels() const { return kernels_; }
     const std::vector<ProgramOutput>& outputs() const { return outputs_; }
-    /// Symbols that occur in input sizes and strides, in the order that `instance` wants values.
+    /// The symbols of the plan, in the order that `instance` wants values.
     const std::vector<Expr>& symbols() const { return symbols_; }
 
     /// The instance for these values; the one in use
@@ -258,6 +258,10 @@ class Program : public std::enable_shared_from_this<Program> {
                                              std::span<const std::int64_t> values = {}) const;
 
   private:
+    friend class Instance;
+    /// The frozen values, out of the store and out of all idle contexts.
+    std::shared_ptr<const FrozenState> take_frozen() const;
+
     Plan plan_;
     std::vector<KernelLaunches> kernels_;
     std::vector<ProgramOutput> outputs_;
@@ -267,6 +271,10 @@ class Program : public std::enable_shared_from_this<Program> {
     // Weak: an instance owns its program; whoever calls often keeps the instance.
     mutable std::vector<std::pair<std::vector<std::int64_t>, std::weak_ptr<const Instance>>>
         instances_;
+    // Frozen values depend on no symbol, so all instances share them.
+    mutable std::mutex freezing_;  // the making of them
+    mutable std::mutex frozen_mutex_;
+    mutable std::shared_ptr<const FrozenState> frozen_;  // guarded by frozen_mutex_
 };
 
 }  // namespace ingot::runtime

@@ -105,6 +105,17 @@ class Placer {
     }
 
   private:
+    static bool constant_attrs(const Attrs& attrs) {
+        for (const Attr& a : attrs.list()) {
+            if (const auto* e = std::get_if<Expr>(&a.value))
+                if (!e->is_constant()) return false;
+            if (const auto* list = std::get_if<Sizes>(&a.value))
+                for (const Expr& e : *list)
+                    if (!e.is_constant()) return false;
+        }
+        return true;
+    }
+
     void find_frozen() {
         std::vector<bool> written(g_.inputs().size(), false);
         for (const Output& o : g_.outputs())
@@ -118,6 +129,7 @@ class Placer {
             // Symbolic sizes differ from call to call.
             for (ValueId v : n.results)
                 for (const Expr& s : g_.type(v).sizes) frozen = frozen && s.is_constant();
+            frozen = frozen && constant_attrs(n.attrs);
             // An output is given away, so it is computed at each call.
             for (ValueId v : n.results) frozen = frozen && layouts_.output(v) < 0;
             for (ValueId v : n.results) p_.frozen[v] = frozen;

@@ -22,6 +22,9 @@ using runtime::OutputSlot;
 constexpr int kChangesUntilUnfrozen = 3;
 /// Calls that touch less memory than this keep Python's lock.
 constexpr std::int64_t kShortBytes = 64 << 10;
+/// Sets of sizes kept ready; each keeps arenas of its own.
+constexpr std::size_t kRecentSizes = 8;
+constexpr std::int64_t kRecentBytes = std::int64_t{512} << 20;
 
 /// Keys that make an operator mean something else; autograd and the like do not.
 c10::DispatchKeySet meaning_keys(const c10::TensorImpl& t) {
@@ -56,6 +59,7 @@ struct BelowAutograd {
 struct CompiledFunction::CallFrame {
     std::span<c10::TensorImpl* const> inputs;
     std::shared_ptr<const Variant> variant;
+    std::shared_ptr<const Sized> sized;
     runtime::Instance::Lease context;
     c10::SmallVector<at::Tensor, 4> outputs;  // by graph output
     std::vector<at::Tensor> saved;            // of written inputs, if the program may fail
@@ -71,6 +75,8 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
       output_promises_(std::move(outputs)),
       recipes_(std::move(recording.outputs)),
       log_(std::move(recording.log)),
+      numbers_(std::move(recording.numbers)),
+      computed_(std::move(recording.computed)),
       compiler_(std::move(compiler)),
       options_(std::move(options)),
       externs_(std::make_unique<TorchExterns>(std::move(recording.externs))) {
@@ -81,14 +87,18 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
     from_caller_.assign(input_promises_.size(), -1);
     add_slots(examples, promises);
     prepare_graph(examples);
+    find_symbols();
     last_states_.resize(input_promises_.size());
     changes_.resize(input_promises_.size());
     auto variant = compile(graph_, interrupted);
-    std::int64_t touched = 0;
-    for (const runtime::Layout& l : variant->instance->inputs()) touched += l.bytes;
-    for (const OutputSlot& o : variant->instance->outputs()) touched += o.layout.bytes;
-    short_ = variant->instance->extern_count() == 0 && variant->instance->launch_count() <= 2 &&
-             touched <= kShortBytes;
+    if (variant->fixed) {
+        const runtime::Instance& instance = *variant->fixed->instance;
+        std::int64_t touched = 0;
+        for (const runtime::Layout& l : instance.inputs()) touched += l.bytes;
+        for (const OutputSlot& o : instance.outputs()) touched += o.layout.bytes;
+        short_ =
+            instance.extern_count() == 0 && instance.launch_count() <= 2 && touched <= kShortBytes;
+    }
     variant_.store(std::move(variant));
 }
 
@@ -98,12 +108,13 @@ void CompiledFunction::add_slots(std::span<const at::Tensor> examples,
                                  std::span<const at::Tensor> promises) {
     for (std::size_t i = 0; i < examples.size(); ++i) {
         const at::Tensor& t = examples[i];
-        Slot slot{t.sizes().vec(), t.strides().vec(), t.scalar_type(), t.device(),
-                  meaning_keys(*t.unsafeGetTensorImpl())};
+        Slot slot{{}, {}, t.scalar_type(), t.device(), meaning_keys(*t.unsafeGetTensorImpl())};
         for (std::size_t g = 0; g < input_promises_.size(); ++g)
             if (input_promises_[g].is_same(promises[i]))
                 slot.graph_input = static_cast<std::int32_t>(g);
         check(slot.graph_input >= 0, "an input of the recording is not in its graph");
+        slot.sizes = graph_.type(graph_.inputs()[slot.graph_input].value).sizes;
+        slot.strides = graph_.inputs()[slot.graph_input].strides;
         if (from_caller_[slot.graph_input] < 0)
             from_caller_[slot.graph_input] = static_cast<std::int32_t>(i);
         slots_.push_back(std::move(slot));
@@ -134,9 +145,135 @@ std::shared_ptr<const CompiledFunction::Variant> CompiledFunction::compile(
     runtime::CompileOptions options = options_;
     if (options.cores == 0) options.cores = at::get_num_threads();
     variant->program = compiler_->compile(graph, options, &report_, interrupted);
-    if (!variant->program->symbols().empty()) throw NotSupported("symbolic sizes of inputs");
-    variant->instance = variant->program->instance(*externs_);
+    for (Expr symbol : variant->program->symbols())
+        check(std::ranges::find(symbols_, symbol) != symbols_.end(),
+              "the program has a symbol that its graph has not");
+    if (symbols_.empty()) variant->fixed = sized(*variant, {});
     return variant;
+}
+
+// ---- sizes ----
+
+void CompiledFunction::find_symbols() {
+    for (Expr e : numbers_) collect_symbols(e, symbols_);
+    for (const Input& in : graph_.inputs())
+        for (Expr e : graph_.type(in.value).sizes) collect_symbols(e, symbols_);
+    for (const SizeGuard& g : graph_.guards()) {
+        collect_symbols(g.left, symbols_);
+        collect_symbols(g.right, symbols_);
+    }
+    for (Expr e : computed_) collect_symbols(e, symbols_);
+    for (Expr symbol : symbols_) {
+        Source source;
+        for (std::size_t i = 0; i < numbers_.size() && source.number < 0; ++i)
+            if (numbers_[i] == symbol) source.number = static_cast<std::int32_t>(i);
+        for (std::size_t i = 0; i < slots_.size() && source.number < 0 && source.input < 0; ++i)
+            for (std::size_t d = 0; d < slots_[i].sizes.size(); ++d)
+                if (slots_[i].sizes[d] == symbol) {
+                    source.input = static_cast<std::int32_t>(i);
+                    source.dim = static_cast<std::int32_t>(d);
+                }
+        check(source.number >= 0 || source.input >= 0, "a symbol that no input shows");
+        sources_.push_back(source);
+    }
+}
+
+bool CompiledFunction::read_values(std::span<c10::TensorImpl* const> inputs,
+                                   std::span<const std::int64_t> numbers,
+                                   std::span<std::int64_t> values) const {
+    if (numbers.size() != numbers_.size() || inputs.size() != slots_.size()) return false;
+    for (std::size_t s = 0; s < symbols_.size(); ++s) {
+        const Source& source = sources_[s];
+        if (source.number >= 0) {
+            values[s] = numbers[source.number];
+        } else {
+            const c10::TensorImpl& t = *inputs[source.input];
+            if (t.dim() <= source.dim) return false;
+            values[s] = t.sizes()[source.dim];
+        }
+    }
+    return true;
+}
+
+bool CompiledFunction::guards_hold(std::span<const std::int64_t> values) const {
+    for (std::size_t s = 0; s < symbols_.size(); ++s) {
+        const Range range = symbols_[s].range();
+        if (values[s] < range.lo || values[s] > range.hi) return false;
+    }
+    const auto value = [&](Expr symbol) {
+        return values[std::ranges::find(symbols_, symbol) - symbols_.begin()];
+    };
+    for (const SizeGuard& g : graph_.guards()) {
+        const std::int64_t a = evaluate(g.left, value), b = evaluate(g.right, value);
+        using Relation = SizeGuard::Relation;
+        const bool holds = g.relation == Relation::Eq   ? a == b
+                           : g.relation == Relation::Ne ? a != b
+                           : g.relation == Relation::Lt ? a < b
+                                                        : a <= b;
+        if (!holds) return false;
+    }
+    return true;
+}
+
+std::shared_ptr<const CompiledFunction::Sized> CompiledFunction::sized(
+    const Variant& variant, std::span<const std::int64_t> values) const {
+    auto made = std::make_shared<Sized>();
+    made->values.assign(values.begin(), values.end());
+    const auto value = [&](Expr symbol) {
+        return values[std::ranges::find(symbols_, symbol) - symbols_.begin()];
+    };
+    const auto number = [&](Expr e) { return e.is_constant() ? e.constant() : evaluate(e, value); };
+    const auto view = [&](const Sizes& sizes, const Sizes& strides, Expr offset) {
+        Sized::View v;
+        for (Expr e : sizes) v.sizes.push_back(number(e));
+        for (Expr e : strides) v.strides.push_back(number(e));
+        v.offset = number(offset);
+        return v;
+    };
+    for (const Slot& s : slots_) made->inputs.push_back(view(s.sizes, s.strides, 0));
+    for (const OutputRecipe& r : recipes_)
+        made->views.push_back(view(r.sizes, r.strides, r.offset));
+    for (Expr e : computed_) made->computed.push_back(number(e));
+    Numbers wanted;
+    for (Expr symbol : variant.program->symbols()) wanted.push_back(value(symbol));
+    made->instance = variant.program->instance(externs_->at(value), wanted);
+    return made;
+}
+
+std::shared_ptr<const CompiledFunction::Sized> CompiledFunction::find_sized(
+    const Variant& variant, std::span<c10::TensorImpl* const> inputs,
+    std::span<const std::int64_t> numbers) const {
+    Numbers values(symbols_.size());
+    if (!read_values(inputs, numbers, values)) return nullptr;
+    std::lock_guard lock(variant.mutex);
+    auto& recent = variant.recent;
+    for (auto it = recent.begin(); it != recent.end(); ++it)
+        if (std::ranges::equal((*it)->values, values)) {
+            std::rotate(recent.begin(), it, it + 1);
+            return recent.front();
+        }
+    if (!guards_hold(values)) return nullptr;
+    auto made = sized(variant, values);
+    recent.insert(recent.begin(), made);
+    std::int64_t memory = 0;
+    std::size_t keep = 0;
+    for (; keep < recent.size() && keep < kRecentSizes; ++keep) {
+        memory += recent[keep]->instance->arena_bytes();
+        if (keep > 0 && memory > kRecentBytes) break;
+    }
+    recent.resize(keep);
+    return made;
+}
+
+std::vector<std::string> CompiledFunction::guards() const {
+    static constexpr const char* kSigns[] = {" == ", " != ", " < ", " <= "};
+    std::vector<std::string> out;
+    for (const SizeGuard& g : graph_.guards()) {
+        std::string text = to_string(g.left);
+        text.append(kSigns[static_cast<int>(g.relation)]).append(to_string(g.right));
+        out.push_back(text.append("  (").append(g.reason).append(")"));
+    }
+    return out;
 }
 
 // ---- calling ----
@@ -146,14 +283,16 @@ c10::TensorImpl* CompiledFunction::graph_input(std::span<c10::TensorImpl* const>
     return from_caller_[g] >= 0 ? inputs[from_caller_[g]] : captured_[g].unsafeGetTensorImpl();
 }
 
-bool CompiledFunction::accepts(std::span<c10::TensorImpl* const> inputs) const {
+bool CompiledFunction::accepts(const Sized& sized, std::span<c10::TensorImpl* const> inputs) const {
     if (inputs.size() != slots_.size()) return false;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         const Slot& s = slots_[i];
         const c10::TensorImpl& t = *inputs[i];
         if (meaning_keys(t) != s.keys || t.dtype() != c10::scalarTypeToTypeMeta(s.dtype))
             return false;
-        if (t.sizes() != c10::IntArrayRef(s.sizes) || t.strides() != c10::IntArrayRef(s.strides))
+        const Sized::View& expected = sized.inputs[i];
+        if (t.sizes() != c10::IntArrayRef(expected.sizes) ||
+            t.strides() != c10::IntArrayRef(expected.strides))
             return false;
         if (t.device() != s.device) return false;
         // One tensor given twice was recorded as one.
@@ -174,11 +313,16 @@ bool CompiledFunction::aliases_as_recorded(std::span<c10::TensorImpl* const> inp
 }
 
 CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
-                                  std::vector<at::Tensor>& outputs) {
-    if (!accepts(inputs)) return CallStatus::OtherInputs;
+                                  std::vector<at::Tensor>& outputs,
+                                  std::span<const std::int64_t> numbers,
+                                  std::vector<std::int64_t>* computed) {
     std::shared_ptr<const Variant> variant = variant_.load();
-    CallFrame frame{inputs, variant, variant->instance->lease(), {}, {}};
-    const runtime::Instance& instance = *variant->instance;
+    std::shared_ptr<const Sized> sized =
+        variant->fixed ? variant->fixed : find_sized(*variant, inputs, numbers);
+    if (!sized || !accepts(*sized, inputs)) return CallStatus::OtherInputs;
+    if (computed != nullptr) *computed = sized->computed;
+    const runtime::Instance& instance = *sized->instance;
+    CallFrame frame{inputs, variant, sized, instance.lease(), {}, {}};
     {
         std::optional<BelowAutograd> guard;
         if (instance.extern_count() != 0) guard.emplace();
@@ -207,13 +351,12 @@ void CompiledFunction::bind_inputs(CallFrame& frame) const {
     for (std::int32_t w : written_) {
         c10::TensorImpl* impl = graph_input(frame.inputs, w);
         frame.context->set_input(w, data_of(*impl, true));
-        if (frame.variant->instance->may_fail())
-            frame.saved.push_back(borrow(impl).detach().clone());
+        if (frame.sized->instance->may_fail()) frame.saved.push_back(borrow(impl).detach().clone());
     }
 }
 
 void CompiledFunction::bind_outputs(CallFrame& frame) const {
-    const auto slots = frame.variant->instance->outputs();
+    const auto slots = frame.sized->instance->outputs();
     frame.outputs.resize(slots.size());
     for (std::size_t o = 0; o < slots.size(); ++o) {
         if (slots[o].mode != OutputMode::Direct) continue;
@@ -228,7 +371,7 @@ void CompiledFunction::bind_outputs(CallFrame& frame) const {
 }
 
 void CompiledFunction::freeze(CallFrame& frame) {
-    const runtime::Instance& instance = *frame.variant->instance;
+    const runtime::Instance& instance = *frame.sized->instance;
     const auto list = instance.frozen_inputs();
     c10::SmallVector<InputState, 16> states;
     for (std::int32_t g : list) {
@@ -246,7 +389,7 @@ void CompiledFunction::freeze(CallFrame& frame) {
     };
     if (instance.freeze(*frame.context, states, threads_, pin)) {
         freezes_.fetch_add(1, std::memory_order_relaxed);
-        note_change(*frame.variant, states);
+        note_change(frame, states);
     } else if (changes_in_a_row_.load(std::memory_order_relaxed) != 0) {
         std::lock_guard lock(mutex_);
         changes_in_a_row_.store(0, std::memory_order_relaxed);
@@ -254,9 +397,9 @@ void CompiledFunction::freeze(CallFrame& frame) {
     }
 }
 
-void CompiledFunction::note_change(const Variant& variant, std::span<const InputState> states) {
+void CompiledFunction::note_change(const CallFrame& frame, std::span<const InputState> states) {
     std::lock_guard lock(mutex_);
-    const auto list = variant.instance->frozen_inputs();
+    const auto list = frame.sized->instance->frozen_inputs();
     bool any = false;
     for (std::size_t i = 0; i < list.size(); ++i) {
         InputState& last = last_states_[list[i]];
@@ -267,7 +410,7 @@ void CompiledFunction::note_change(const Variant& variant, std::span<const Input
         last = states[i];
     }
     if (!any || changes_in_a_row_.fetch_add(1) + 1 < kChangesUntilUnfrozen) return;
-    if (variant_.load().get() == &variant) unfreeze();
+    if (variant_.load() == frame.variant) unfreeze();
 }
 
 void CompiledFunction::unfreeze() {
@@ -284,7 +427,7 @@ void CompiledFunction::unfreeze() {
 }
 
 void CompiledFunction::collect(CallFrame& frame) const {
-    const auto slots = frame.variant->instance->outputs();
+    const auto slots = frame.sized->instance->outputs();
     for (std::size_t o = 0; o < slots.size(); ++o) {
         const OutputSlot& slot = slots[o];
         if (slot.mode == OutputMode::Adopt) {
@@ -300,7 +443,7 @@ void CompiledFunction::collect(CallFrame& frame) const {
 }
 
 void CompiledFunction::write_back(CallFrame& frame) const {
-    const auto slots = frame.variant->instance->outputs();
+    const auto slots = frame.sized->instance->outputs();
     for (std::size_t o = 0; o < slots.size(); ++o) {
         if (slots[o].writes_input < 0) continue;
         c10::TensorImpl* impl = graph_input(frame.inputs, slots[o].writes_input);
@@ -316,7 +459,9 @@ void CompiledFunction::build_outputs(CallFrame& frame, std::vector<at::Tensor>& 
     outputs.clear();
     outputs.reserve(recipes_.size());
     using Kind = OutputRecipe::Kind;
-    for (const OutputRecipe& r : recipes_) {
+    for (std::size_t i = 0; i < recipes_.size(); ++i) {
+        const OutputRecipe& r = recipes_[i];
+        const Sized::View& view = frame.sized->views[i];
         switch (r.kind) {
             case Kind::Graph:
                 outputs.push_back(frame.outputs[r.index]);
@@ -326,13 +471,13 @@ void CompiledFunction::build_outputs(CallFrame& frame, std::vector<at::Tensor>& 
                 break;
             case Kind::ViewOfInput: {
                 const at::Tensor base = borrow(graph_input(frame.inputs, r.index));
-                outputs.push_back(base.as_strided(to_ints(r.sizes), to_ints(r.strides),
-                                                  base.storage_offset() + r.offset.constant()));
+                outputs.push_back(
+                    base.as_strided(view.sizes, view.strides, base.storage_offset() + view.offset));
                 break;
             }
             case Kind::ViewOfGraph:
-                outputs.push_back(frame.outputs[r.index].as_strided(
-                    to_ints(r.sizes), to_ints(r.strides), r.offset.constant()));
+                outputs.push_back(
+                    frame.outputs[r.index].as_strided(view.sizes, view.strides, view.offset));
                 break;
             case Kind::Same:
                 outputs.push_back(outputs[r.index]);
@@ -344,8 +489,13 @@ void CompiledFunction::build_outputs(CallFrame& frame, std::vector<at::Tensor>& 
     }
 }
 
-std::vector<at::Tensor> CompiledFunction::replay(std::span<c10::TensorImpl* const> inputs) const {
-    Replay replay;
+std::vector<at::Tensor> CompiledFunction::replay(std::span<c10::TensorImpl* const> inputs,
+                                                 std::span<const std::int64_t> numbers) const {
+    Numbers values(symbols_.size());
+    check(read_values(inputs, numbers, values), "a replay without its inputs");
+    Replay replay([&](Expr symbol) {
+        return values[std::ranges::find(symbols_, symbol) - symbols_.begin()];
+    });
     for (std::size_t g = 0; g < input_promises_.size(); ++g)
         replay.bind(input_promises_[g], borrow(graph_input(inputs, g)));
     for (const LoggedCall& call : log_) replay.run(call);
@@ -354,9 +504,19 @@ std::vector<at::Tensor> CompiledFunction::replay(std::span<c10::TensorImpl* cons
     return outputs;
 }
 
-void CompiledFunction::release_memory() { variant_.load()->instance->drop_frozen(); }
+void CompiledFunction::release_memory() {
+    const std::shared_ptr<const Variant> variant = variant_.load();
+    if (variant->fixed) return variant->fixed->instance->drop_frozen();
+    std::lock_guard lock(variant->mutex);
+    // Frozen values are shared by all sizes.
+    if (!variant->recent.empty()) variant->recent.front()->instance->drop_frozen();
+    variant->recent.clear();
+}
 std::int64_t CompiledFunction::frozen_bytes() const {
-    return variant_.load()->instance->frozen_bytes();
+    const std::shared_ptr<const Variant> variant = variant_.load();
+    if (variant->fixed) return variant->fixed->instance->frozen_bytes();
+    std::lock_guard lock(variant->mutex);
+    return variant->recent.empty() ? 0 : variant->recent.front()->instance->frozen_bytes();
 }
 
 }  // namespace ingot::trace

@@ -23,7 +23,8 @@ namespace ingot::trace {
 /// Why a call cannot be served by the program.
 enum class CallStatus {
     Done,
-    OtherInputs,    // metadata differ from what was recorded: nothing has happened
+    OtherInputs,    // metadata differ from what was recorded, or a guard on sizes does not hold:
+                    // nothing has happened
     KernelFailure,  // an index was out of range: inputs are unchanged, outputs void
 };
 
@@ -42,10 +43,19 @@ class CompiledFunction {
     std::size_t output_count() const { return recipes_.size(); }
 
     /// Runs the program. outputs: as many as were given to finish(), undefined where none was.
-    CallStatus call(std::span<c10::TensorImpl* const> inputs, std::vector<at::Tensor>& outputs);
+    /// `numbers`: the values of Recorder::add_number's, in order; `computed`: those of the symbolic
+    /// integers given to finish().
+    CallStatus call(std::span<c10::TensorImpl* const> inputs, std::vector<at::Tensor>& outputs,
+                    std::span<const std::int64_t> numbers = {},
+                    std::vector<std::int64_t>* computed = nullptr);
+    /// The symbols of this program; empty when it serves one set of sizes only.
+    std::span<const Expr> symbols() const { return symbols_; }
+    /// The relations between them under which it is valid, as text, for people.
+    std::vector<std::string> guards() const;
     /// Runs the recorded ATen calls one by one, as eager does; raises what eager raises. Inputs
     /// must have the recorded metadata.
-    std::vector<at::Tensor> replay(std::span<c10::TensorImpl* const> inputs) const;
+    std::vector<at::Tensor> replay(std::span<c10::TensorImpl* const> inputs,
+                                   std::span<const std::int64_t> numbers = {}) const;
 
     /// True if a call is so short that giving up Python's lock costs more than it is worth.
     bool is_short() const { return short_; }
@@ -58,16 +68,38 @@ class CompiledFunction {
 
   private:
     struct Slot {
-        std::vector<std::int64_t> sizes, strides;
+        Sizes sizes, strides;
         c10::ScalarType dtype;
         c10::Device device{c10::kCPU};
         c10::DispatchKeySet keys;  // those that change what an operator means
         std::int32_t graph_input = -1;
     };
+    using Numbers = std::vector<std::int64_t>;
+    /// The program for one set of sizes: everything symbolic as numbers.
+    struct Sized {
+        Numbers values;  // by symbol
+        std::shared_ptr<const runtime::Instance> instance;
+        struct View {
+            Numbers sizes, strides;
+            std::int64_t offset = 0;
+        };
+        std::vector<View> inputs;  // by caller's input
+        std::vector<View> views;   // by recipe
+        Numbers computed;
+    };
     /// One compiled form; replaced when parameters turn out to change at every call.
     struct Variant {
         std::shared_ptr<const runtime::Program> program;
-        std::shared_ptr<const runtime::Instance> instance;
+        std::shared_ptr<const Sized> fixed;  // without symbols: the only one
+        // With symbols: the latest few, newest first.
+        mutable std::mutex mutex;
+        mutable std::vector<std::shared_ptr<const Sized>> recent;
+    };
+    /// Where a symbol's value is read from.
+    struct Source {
+        std::int32_t number = -1;  // >= 0: the caller's number
+        std::int32_t input = -1;   // otherwise: size `dim` of the caller's input
+        std::int32_t dim = -1;
     };
     struct CallFrame;
 
@@ -75,12 +107,21 @@ class CompiledFunction {
     void prepare_graph(std::span<const at::Tensor> examples);
     std::shared_ptr<const Variant> compile(const Graph& graph,
                                            const runtime::InterruptCheck& interrupted);
-    bool accepts(std::span<c10::TensorImpl* const> inputs) const;
+    void find_symbols();
+    bool read_values(std::span<c10::TensorImpl* const> inputs,
+                     std::span<const std::int64_t> numbers, std::span<std::int64_t> values) const;
+    bool guards_hold(std::span<const std::int64_t> values) const;
+    std::shared_ptr<const Sized> sized(const Variant& variant,
+                                       std::span<const std::int64_t> values) const;
+    std::shared_ptr<const Sized> find_sized(const Variant& variant,
+                                            std::span<c10::TensorImpl* const> inputs,
+                                            std::span<const std::int64_t> numbers) const;
+    bool accepts(const Sized& sized, std::span<c10::TensorImpl* const> inputs) const;
     bool aliases_as_recorded(std::span<c10::TensorImpl* const> inputs) const;
     void bind_inputs(CallFrame& frame) const;
     void bind_outputs(CallFrame& frame) const;
     void freeze(CallFrame& frame);
-    void note_change(const Variant& variant, std::span<const runtime::InputState> states);
+    void note_change(const CallFrame& frame, std::span<const runtime::InputState> states);
     void unfreeze();
     void collect(CallFrame& frame) const;
     void write_back(CallFrame& frame) const;
@@ -96,6 +137,10 @@ class CompiledFunction {
     std::vector<OutputRecipe> recipes_;
     std::vector<LoggedCall> log_;
     std::vector<std::int32_t> written_;  // graph inputs that the program writes
+    std::vector<Expr> numbers_;          // the symbols that the caller gives as numbers
+    std::vector<Expr> computed_;         // numbers the caller gets
+    std::vector<Expr> symbols_;
+    std::vector<Source> sources_;  // by symbol
     bool short_ = false;
 
     std::shared_ptr<const runtime::Compiler> compiler_;

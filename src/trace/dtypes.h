@@ -4,6 +4,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "ir/graph.h"
+#include "trace/sym_node.h"
 
 namespace ingot::trace {
 
@@ -19,6 +20,9 @@ Scalar to_scalar(const c10::Scalar& scalar);
 Scalar cast_scalar(const c10::Scalar& scalar, DType dtype);
 
 inline Sizes to_sizes(c10::IntArrayRef ints) { return Sizes(ints.begin(), ints.end()); }
+inline Sizes to_sizes(const Ints& ints) { return Sizes(ints.begin(), ints.end()); }
+inline Sizes to_sizes(c10::SymIntArrayRef ints) { return unwrap(ints); }
+inline Sizes to_sizes(const SymInts& ints) { return unwrap(ints); }
 inline Ints to_ints(c10::IntArrayRef ints) { return ints.vec(); }
 /// Sizes that are all constants. Throws NotSupported otherwise.
 Ints to_ints(const Sizes& sizes);

@@ -82,7 +82,7 @@ void store_written(RecorderState& state, const at::Tensor& target, const at::Ten
     if (p.cell()->input >= 0) throw NotSupported("an input is resized");
     at::Tensor fresh = state.fresh(value, after.strides().vec(), target.device());
     Promise& q = state.promise(fresh);
-    p.become(q.cell(), q.view(), q.sizes(), q.strides(), 0);
+    p.become(q.cell(), q.view(), q.sym_sizes().vec(), q.sym_strides().vec(), 0);
 }
 
 bool is_random(const c10::OperatorHandle& op) {

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "trace/dtypes.h"
+#include "trace/replay.h"
 #include "trace/vendor.h"
 
 namespace ingot::trace {
@@ -14,6 +15,23 @@ using runtime::Layout;
 bool same_storage(const at::Tensor& a, const at::Tensor& b) {
     return a.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
            b.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+std::int64_t number(Expr e, const SymbolValues& value) {
+    return e.is_constant() ? e.constant() : evaluate(e, value);
+}
+
+Attrs with_numbers(const Attrs& symbolic, const SymbolValues& value) {
+    Attrs attrs = symbolic;
+    for (const Attr& a : symbolic.list()) {
+        if (const auto* e = std::get_if<Expr>(&a.value)) attrs.set(a.key, Expr(number(*e, value)));
+        if (const auto* list = std::get_if<Sizes>(&a.value)) {
+            Sizes numbers;
+            for (Expr e : *list) numbers.emplace_back(number(e, value));
+            attrs.set(a.key, std::move(numbers));
+        }
+    }
+    return attrs;
 }
 
 /// What all extern calls do: tensors over the buffers, results into their places.
@@ -84,15 +102,23 @@ class VendorCall final : public TorchCall {
 class RecordedCall final : public TorchCall {
   public:
     RecordedCall(std::shared_ptr<const std::vector<ExternCallee>> table, std::size_t index,
-                 std::span<const Layout> inputs, std::span<const Layout> outputs)
-        : TorchCall(inputs, outputs), table_(std::move(table)), callee_(table_->at(index)) {}
+                 const SymbolValues& value, std::span<const Layout> inputs,
+                 std::span<const Layout> outputs)
+        : TorchCall(inputs, outputs), table_(std::move(table)), callee_(table_->at(index)) {
+        for (const c10::IValue& v : callee_.arguments)
+            arguments_.push_back(trace::with_numbers(v, value));
+        for (const Sizes& strides : callee_.operand_strides) {
+            Ints& numbers = operand_strides_.emplace_back();
+            for (Expr e : strides) numbers.push_back(number(e, value));
+        }
+    }
 
   private:
     std::vector<at::Tensor> call(std::span<const at::Tensor> in,
                                  std::span<const at::Tensor>) const override {
         std::vector<at::Tensor> operands(in.begin(), in.end());
-        for (std::size_t i = 0; i < operands.size() && i < callee_.operand_strides.size(); ++i)
-            operands[i] = with_strides(operands[i], callee_.operand_strides[i]);
+        for (std::size_t i = 0; i < operands.size() && i < operand_strides_.size(); ++i)
+            operands[i] = with_strides(operands[i], operand_strides_[i]);
         // A written operand is a value of the graph: the call gets a copy that it may change.
         for (int w : callee_.written)
             if (same_storage(operands[w], in[w])) operands[w] = clone_as_is(operands[w]);
@@ -108,12 +134,7 @@ class RecordedCall final : public TorchCall {
 
     /// The operator saw these strides when it was recorded; its result's strides (and, for a few
     /// operators, its meaning) follow from them.
-    static at::Tensor with_strides(const at::Tensor& t, const Sizes& wanted) {
-        Ints strides;
-        for (Expr e : wanted) {
-            if (!e.is_constant()) return t;
-            strides.push_back(e.constant());
-        }
+    static at::Tensor with_strides(const at::Tensor& t, const Ints& strides) {
         if (strides.size() != static_cast<std::size_t>(t.dim()) || t.strides() == strides) return t;
         at::Tensor copy = at::empty_strided(t.sizes(), strides, t.options());
         // Overlapping elements (an expanded operand) cannot be written one by one.
@@ -127,7 +148,7 @@ class RecordedCall final : public TorchCall {
     }
 
     torch::jit::Stack arguments(const std::vector<at::Tensor>& operands) const {
-        torch::jit::Stack stack(callee_.arguments);
+        torch::jit::Stack stack(arguments_);
         for (c10::IValue& v : stack)
             if (v.isList()) v = v.toList().copy();
         for (const TensorSlot& slot : callee_.slots) {
@@ -156,6 +177,8 @@ class RecordedCall final : public TorchCall {
 
     std::shared_ptr<const std::vector<ExternCallee>> table_;
     const ExternCallee& callee_;
+    std::vector<c10::IValue> arguments_;  // the callee's, without symbols
+    std::vector<Ints> operand_strides_;
 };
 
 }  // namespace
@@ -164,11 +187,12 @@ std::unique_ptr<runtime::ExternCall> TorchExterns::prepare(const ExternStep& ste
                                                            std::span<const Layout> inputs,
                                                            std::span<const Layout> outputs) const {
     if (step.index >= 0)
-        return std::make_unique<RecordedCall>(table_, static_cast<std::size_t>(step.index), inputs,
-                                              outputs);
+        return std::make_unique<RecordedCall>(table_, static_cast<std::size_t>(step.index), value_,
+                                              inputs, outputs);
     if (!step.callee.empty())
         throw NotSupported("an extern call of '" + step.callee + "' that was not recorded");
-    return std::make_unique<VendorCall>(vendor_function(step.prim, step.attrs), inputs, outputs);
+    return std::make_unique<VendorCall>(
+        vendor_function(step.prim, with_numbers(step.attrs, value_)), inputs, outputs);
 }
 
 at::Tensor tensor_over(void* data, const Layout& layout) {

@@ -6,6 +6,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -19,12 +20,19 @@ class TorchExterns final : public runtime::ExternHost {
   public:
     explicit TorchExterns(std::vector<ExternCallee> table)
         : table_(std::make_shared<const std::vector<ExternCallee>>(std::move(table))) {}
+    /// The same for one set of sizes: `value` gives the symbols their numbers while it is used.
+    TorchExterns at(std::function<std::int64_t(Expr symbol)> value) const {
+        TorchExterns sized = *this;
+        sized.value_ = std::move(value);
+        return sized;
+    }
     std::unique_ptr<runtime::ExternCall> prepare(
         const ExternStep& step, std::span<const runtime::Layout> inputs,
         std::span<const runtime::Layout> outputs) const override;
 
   private:
     std::shared_ptr<const std::vector<ExternCallee>> table_;
+    std::function<std::int64_t(Expr)> value_;
 };
 
 /// PyTorch's own thread pool.

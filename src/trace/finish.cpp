@@ -10,15 +10,16 @@ namespace ingot::trace {
 namespace {
 
 /// Whether two indices can mean the same element.
-bool repeats(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-    std::vector<std::pair<std::int64_t, std::int64_t>> dims;
+bool repeats(const SymInts& sizes, const SymInts& strides) {
+    std::vector<std::pair<c10::SymInt, c10::SymInt>> dims;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
         if (sizes[i] == 0) return false;
         if (sizes[i] > 1) dims.emplace_back(strides[i], sizes[i]);
     }
-    std::sort(dims.begin(), dims.end());
-    std::int64_t reach = 0;
-    for (auto [stride, size] : dims) {
+    std::stable_sort(dims.begin(), dims.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    c10::SymInt reach = 0;
+    for (const auto& [stride, size] : dims) {
         if (stride <= reach) return true;
         reach += stride * (size - 1);
     }
@@ -32,7 +33,8 @@ struct Group {
 
 }  // namespace
 
-Recording RecorderState::finish(std::span<const at::Tensor> outputs) {
+Recording RecorderState::finish(std::span<const at::Tensor> outputs,
+                                std::span<const c10::SymInt> computed) {
     origin = "output";
     std::vector<OutputRecipe> recipes(outputs.size());
     std::unordered_map<c10::TensorImpl*, std::size_t> first;
@@ -61,9 +63,9 @@ Recording RecorderState::finish(std::span<const at::Tensor> outputs) {
                 throw NotSupported("an output that is a lazy conjugate or negative of a storage");
         r.kind = kind;
         r.index = index;
-        r.sizes = to_sizes(p.sizes());
-        r.strides = to_sizes(p.strides());
-        r.offset = Expr(p.storage_offset() - p.cell()->offset);
+        r.sizes = to_sizes(p.sym_sizes());
+        r.strides = to_sizes(p.sym_strides());
+        r.offset = unwrap(p.sym_storage_offset() - p.cell()->offset);
     };
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         OutputRecipe& r = recipes[i];
@@ -73,18 +75,18 @@ Recording RecorderState::finish(std::span<const at::Tensor> outputs) {
         if (cell.input >= 0) {
             const at::Tensor& input = inputs[static_cast<std::size_t>(cell.input)].promise;
             bool itself = input.is_same(tensors[i]) && !p.view() &&
-                          p.sizes() == c10::IntArrayRef(cell.sizes) &&
-                          p.strides() == c10::IntArrayRef(cell.strides);
+                          p.sym_sizes() == c10::SymIntArrayRef(cell.sizes) &&
+                          p.sym_strides() == c10::SymIntArrayRef(cell.strides);
             describe(r, itself ? OutputRecipe::Kind::Input : OutputRecipe::Kind::ViewOfInput,
                      cell.input, p);
             continue;
         }
         Group& group = groups[&cell];
         auto next = static_cast<std::int32_t>(graph.outputs().size());
-        if (group.members == 1 && !repeats(p.sizes(), p.strides())) {
+        if (group.members == 1 && !repeats(p.sym_sizes().vec(), p.sym_strides().vec())) {
             r.kind = OutputRecipe::Kind::Graph;
             r.index = next;
-            graph.add_output(read(p), to_sizes(p.strides()));
+            graph.add_output(read(p), to_sizes(p.sym_strides()));
             continue;
         }
         if (group.whole < 0) {
@@ -101,8 +103,12 @@ Recording RecorderState::finish(std::span<const at::Tensor> outputs) {
         graph.mutable_inputs()[i].frozen = false;
         graph.add_output(cell.value, to_sizes(cell.strides), static_cast<std::int32_t>(i));
     }
-    return Recording{std::move(graph),   std::move(inputs), std::move(recipes),
-                     std::move(externs), std::move(log),    uses_random};
+    for (const SizeGuard& guard : symbols->guards()) graph.add_guard(guard);
+    return Recording{
+        std::move(graph),   std::move(inputs),
+        std::move(recipes), std::move(externs),
+        std::move(log),     uses_random,
+        std::move(numbers), unwrap(c10::SymIntArrayRef(computed.data(), computed.size()))};
 }
 
 }  // namespace ingot::trace

@@ -3,6 +3,8 @@
 // Reading applies the view's movement prims to the base's current value; writing applies their
 // inverses from the innermost step outwards and stores the new base. Reads are cached per
 // generation, so that a view that is used often costs one node.
+#include <numeric>
+
 #include "trace/recorder_state.h"
 
 namespace ingot::trace {
@@ -114,13 +116,23 @@ void RecorderState::write(const Promise& promise, ValueId value) {
     }
 }
 
-at::Tensor RecorderState::fresh(ValueId value, const Ints& strides, c10::Device device) {
+namespace {
+bool same_sizes(const Sizes& a, const SymInts& b) {
+    if (a.size() != b.size()) return false;
+    for (std::size_t i = 0; i < a.size(); ++i)
+        if (!(a[i] == unwrap(b[i]))) return false;
+    return true;
+}
+
+}  // namespace
+
+at::Tensor RecorderState::fresh(ValueId value, const SymInts& strides, c10::Device device) {
     const Type& type = graph.type(value);
     auto cell = std::make_shared<Cell>();
     cell->owner = this;
     cell->value = value;
     cell->dtype = to_scalar_type(type.dtype);
-    cell->sizes = to_ints(type.sizes);
+    cell->sizes = symbols->wrap(type.sizes);
     cell->strides = strides;
     check(cell->sizes.size() == strides.size(), "a lowering gave strides of another rank");
     return at::Tensor(
@@ -128,10 +140,10 @@ at::Tensor RecorderState::fresh(ValueId value, const Ints& strides, c10::Device 
 }
 
 at::Tensor RecorderState::view_of(const Promise& base, ViewPath path, c10::ScalarType dtype,
-                                  c10::IntArrayRef sizes, c10::IntArrayRef strides,
-                                  std::int64_t offset) {
+                                  const SymInts& sizes, const SymInts& strides,
+                                  const c10::SymInt& offset) {
     const Type& type = type_of(*base.cell(), path);
-    check(type.dtype == to_dtype(dtype) && to_ints(type.sizes) == sizes.vec(),
+    check(type.dtype == to_dtype(dtype) && same_sizes(type.sizes, sizes),
           "a view's metadata differ from its contents");
     return at::Tensor(c10::make_intrusive<Promise>(base.cell(), std::move(path), dtype,
                                                    base.device(), sizes, strides, offset));
@@ -174,25 +186,66 @@ void require_plain(const at::Tensor& real) {
         throw NotSupported("a tensor with symbolic sizes");
 }
 
+/// The sizes of an input: symbols where the caller wants them, else the example's numbers.
+Sizes declared_sizes(SymbolicSizes& symbols, const at::Tensor& real,
+                     std::span<const SymbolicSize> dims) {
+    Sizes sizes = to_sizes(real.sizes());
+    if (dims.empty()) return sizes;
+    if (dims.size() != sizes.size())
+        throw UserError("an input's symbolic sizes are of another rank");
+    for (std::size_t d = 0; d < sizes.size(); ++d)
+        if (!dims[d].name.empty())
+            sizes[d] = symbols.symbol(dims[d].name, sizes[d].constant(), dims[d].range);
+    return sizes;
+}
+
+/// Strides as products of sizes where the example's agree, from the innermost dim out; else
+/// numbers.
+Sizes declared_strides(SymbolicSizes& symbols, const at::Tensor& real, const Sizes& sizes) {
+    Sizes strides = to_sizes(real.strides());
+    if (std::all_of(sizes.begin(), sizes.end(), [](Expr e) { return e.is_constant(); }))
+        return strides;
+    std::vector<std::size_t> order(sizes.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        const std::int64_t x = real.stride(static_cast<std::int64_t>(a)),
+                           y = real.stride(static_cast<std::int64_t>(b));
+        return x != y ? x < y : a > b;
+    });
+    for (std::size_t i = 1; i < order.size(); ++i) {
+        const std::size_t d = order[i];
+        // The nearest dim inside that explains this one.
+        for (std::size_t k = i; k-- > 0;) {
+            const std::size_t inner = order[k];
+            const Expr whole = strides[inner] * sizes[inner];
+            if (symbols.hint(whole) != strides[d].constant()) continue;
+            strides[d] = whole;
+            break;
+        }
+    }
+    return strides;
+}
+
 }  // namespace
 
 at::Tensor RecorderState::add_input(const at::Tensor& real, bool frozen, std::string name,
-                                    bool captured) {
+                                    bool captured, std::span<const SymbolicSize> dims) {
     if (auto it = captured_.find(real.unsafeGetTensorImpl()); it != captured_.end())
         return it->second;
     require_plain(real);
     auto cell = std::make_shared<Cell>();
     cell->owner = this;
     cell->dtype = real.scalar_type();
-    cell->sizes = real.sizes().vec();
-    cell->strides = real.strides().vec();
+    const Sizes sizes = declared_sizes(*symbols, real, dims);
+    const Sizes strides = declared_strides(*symbols, real, sizes);
+    cell->sizes = symbols->wrap(sizes);
+    cell->strides = symbols->wrap(strides);
     cell->offset = real.storage_offset();
     cell->input = static_cast<std::int32_t>(inputs.size());
     for (std::size_t i = 0; i < kept_.size(); ++i)
         if (overlap(kept_[i], real)) cell->shares_memory = input_cells_[i]->shares_memory = true;
-    Type type{to_dtype(cell->dtype), to_sizes(cell->sizes), to_device(real.device())};
-    cell->value =
-        graph.add_input(std::move(type), std::move(name), to_sizes(cell->strides), frozen);
+    Type type{to_dtype(cell->dtype), sizes, to_device(real.device())};
+    cell->value = graph.add_input(std::move(type), std::move(name), strides, frozen);
     auto impl = c10::make_intrusive<Promise>(cell, nullptr, cell->dtype, real.device(), cell->sizes,
                                              cell->strides, cell->offset);
     at::Tensor promise(std::move(impl));

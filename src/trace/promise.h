@@ -25,8 +25,8 @@ struct Cell {
     std::int32_t input = -1;     // the graph input it stands for
     bool shares_memory = false;  // another input overlaps it: writes cannot be followed
     c10::ScalarType dtype = c10::kFloat;
-    Ints sizes, strides;      // of the base tensor
-    std::int64_t offset = 0;  // storage offset of the base tensor
+    SymInts sizes, strides;  // of the base tensor
+    c10::SymInt offset = 0;  // storage offset of the base tensor
 };
 
 /// A view: `prim` (a movement prim with `attrs`) of its parent. The root has parent nullptr and
@@ -45,13 +45,13 @@ using ViewPath = std::shared_ptr<const View>;
 class Promise final : public c10::TensorImpl {
   public:
     Promise(std::shared_ptr<Cell> cell, ViewPath view, c10::ScalarType dtype, c10::Device device,
-            c10::IntArrayRef sizes, c10::IntArrayRef strides, std::int64_t offset);
+            const SymInts& sizes, const SymInts& strides, const c10::SymInt& offset);
 
     const std::shared_ptr<Cell>& cell() const { return cell_; }
     const ViewPath& view() const { return view_; }
     /// Makes this promise look at other contents (transpose_, resize_, set_data).
-    void become(std::shared_ptr<Cell> cell, ViewPath view, c10::IntArrayRef sizes,
-                c10::IntArrayRef strides, std::int64_t offset);
+    void become(std::shared_ptr<Cell> cell, ViewPath view, const SymInts& sizes,
+                const SymInts& strides, const c10::SymInt& offset);
 
     c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(
         const c10::VariableVersion& version_counter,
@@ -60,12 +60,21 @@ class Promise final : public c10::TensorImpl {
         c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const override;
     void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
 
+    // Code that insists on numbers gets them; symbolic sizes are then specialised.
+    c10::IntArrayRef sizes_custom() const override;
+    c10::IntArrayRef strides_custom() const override;
+    std::int64_t size_custom(std::int64_t d) const override;
+    std::int64_t numel_custom() const override;
+    std::int64_t storage_offset_custom() const override;
+
   private:
+    void set_metadata(const SymInts& sizes, const SymInts& strides, const c10::SymInt& offset);
     template <class Version>
     c10::intrusive_ptr<TensorImpl> copy_detached(Version&& version, bool allow) const;
 
     std::shared_ptr<Cell> cell_;
     ViewPath view_;
+    mutable Ints numbers_, stride_numbers_;  // what sizes_custom and strides_custom gave
 };
 
 /// The promise behind `impl`, or nullptr for a real tensor (also for a promise that was filled).

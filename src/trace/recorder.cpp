@@ -35,9 +35,10 @@ void store(Call& call, const Call::Result& result, const at::Tensor& target, boo
     ValueId value = result.fresh != kNone ? result.fresh : call.read(result.value.toTensor());
     if (!c10::canCast(to_scalar_type(e.dtype(value)), target.scalar_type()))
         throw UserError("the result type cannot be cast to the output's type");
-    Ints sizes = e.sizes(value);
-    if (target.sizes() != c10::IntArrayRef(sizes)) {
-        if (!resizes || target.numel() != 0) throw NotSupported("an output tensor of another size");
+    SymInts sizes = e.sizes(value);
+    if (target.sym_sizes() != c10::SymIntArrayRef(sizes)) {
+        if (!resizes || target.sym_numel() != 0)
+            throw NotSupported("an output tensor of another size");
         ValueId typed = e.convert(value, to_dtype(target.scalar_type()));
         at::Tensor fresh = call.state().fresh(
             typed, result.strides.size() == sizes.size() ? result.strides : contiguous(sizes),
@@ -45,7 +46,7 @@ void store(Call& call, const Call::Result& result, const at::Tensor& target, boo
         Promise& p = call.promise(target);
         if (p.cell()->input >= 0) throw NotSupported("an input is resized");
         Promise& q = call.promise(fresh);
-        p.become(q.cell(), q.view(), q.sizes(), q.strides(), 0);
+        p.become(q.cell(), q.view(), q.sym_sizes().vec(), q.sym_strides().vec(), 0);
         return;
     }
     call.write(target, value);
@@ -137,15 +138,29 @@ void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& s
     }
 }
 
-Recorder::Recorder() : state_(std::make_unique<RecorderState>()) {}
-Recorder::~Recorder() = default;
+Recorder::Recorder() : state_(std::make_unique<RecorderState>()) {
+    state_->symbols->set_origin(&state_->origin);
+}
+Recorder::~Recorder() { state_->symbols->set_origin(nullptr); }
 
 at::Tensor Recorder::add_input(const at::Tensor& real, bool frozen, std::string name) {
     return state_->add_input(real, frozen, std::move(name), false);
 }
+at::Tensor Recorder::add_input(const at::Tensor& real, bool frozen, std::string name,
+                               std::span<const SymbolicSize> sizes) {
+    return state_->add_input(real, frozen, std::move(name), false, sizes);
+}
+c10::SymInt Recorder::add_number(std::int64_t example, const SymbolicSize& symbol) {
+    const Expr e = state_->symbols->symbol(symbol.name, example, symbol.range);
+    state_->numbers.push_back(e);
+    return state_->symbols->wrap(e);
+}
 Recorder::Scope::Scope(Recorder& recorder) { push_mode(*recorder.state_); }
 Recorder::Scope::~Scope() { pop_mode(); }
-Recording Recorder::finish(std::span<const at::Tensor> outputs) { return state_->finish(outputs); }
+Recording Recorder::finish(std::span<const at::Tensor> outputs,
+                           std::span<const c10::SymInt> numbers) {
+    return state_->finish(outputs, numbers);
+}
 const std::optional<std::string>& Recorder::failure() const { return state_->failure; }
 bool Recorder::owns(const at::Tensor& tensor) const {
     if (!tensor.defined()) return false;

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "trace/sym_node.h"
 
 namespace ingot::trace {
 
@@ -83,15 +84,21 @@ struct InputSource {
                           // large to embed); undefined: given to add_input, in order
 };
 
+/// A size of an input that may differ from call to call.
+struct SymbolicSize {
+    std::string name;  // the same name is the same size; empty: the size is the example's
+    Range range{2, Range::kMax};
+};
+
 struct Recording {
-    Graph graph;
+    Graph graph;                        // with the guards on symbolic sizes under which it is valid
     std::vector<InputSource> inputs;    // by graph input
     std::vector<OutputRecipe> outputs;  // by output given to finish(), in order
     std::vector<ExternCallee> externs;
     std::vector<LoggedCall> log;
-    /// For graph outputs that are new contents of an input: nothing more to do than to write them
-    /// and to bump the input's version.
-    bool uses_random = false;  // some extern call draws from a generator
+    bool uses_random = false;    // some extern call draws from a generator
+    std::vector<Expr> numbers;   // the symbols of add_number, in order
+    std::vector<Expr> computed;  // the integers given to finish(), in order
 };
 
 class RecorderState;  // recorder_state.h: what lowerings see
@@ -110,6 +117,15 @@ class Recorder {
     /// same promise and no second graph input. Throws NotSupported for layouts other than strided,
     /// subclasses and quantised types.
     at::Tensor add_input(const at::Tensor& real, bool frozen, std::string name);
+    /// The same with symbolic sizes: `sizes[d]` names the symbol of dim d or leaves it fixed. The
+    /// recording holds for all sizes within the ranges for which Recording::graph's guards hold; it
+    /// is the caller's choice which sizes to make symbolic. A size that PyTorch or a lowering needs
+    /// as a number is specialised by a guard.
+    at::Tensor add_input(const at::Tensor& real, bool frozen, std::string name,
+                         std::span<const SymbolicSize> sizes);
+    /// A number the program is given beside its tensors (an int argument, the size of something),
+    /// as a symbolic integer. Numbered in the order of these calls.
+    c10::SymInt add_number(std::int64_t example, const SymbolicSize& symbol);
 
     /// Records on this thread from construction to destruction. Scopes nest.
     class Scope {
@@ -122,7 +138,9 @@ class Recorder {
 
     /// Ends the recording. `outputs`: what the program returned (undefined tensors: Kind::None);
     /// promises, or real tensors that were never touched (captured as they are).
-    Recording finish(std::span<const at::Tensor> outputs);
+    /// `numbers`: symbolic integers among the results.
+    Recording finish(std::span<const at::Tensor> outputs,
+                     std::span<const c10::SymInt> numbers = {});
 
     /// The reason why recording failed, if it did: the message of the first NotSupported (or other
     /// exception) that was thrown through PyTorch's frames.

@@ -17,19 +17,23 @@ namespace ingot::trace {
 class RecorderState {
   public:
     Graph graph;
+    /// The symbolic sizes of this recording; integers made from them keep it alive.
+    std::shared_ptr<SymbolicSizes> symbols = std::make_shared<SymbolicSizes>(graph.shared_pool());
     std::vector<InputSource> inputs;
     std::vector<ExternCallee> externs;
     std::vector<LoggedCall> log;
     std::optional<std::string> failure;
     bool uses_random = false;
-    std::string origin;  // of the operator in progress
+    std::vector<Expr> numbers;  // the symbols of add_number, in order
+    std::string origin;         // of the operator in progress
 
     /// One operator from the dispatcher: replaces its arguments on the stack by its results.
     void dispatch(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
     // ---- tensors (functional.cpp) ----
     /// A promise for a real tensor, as a new graph input.
-    at::Tensor add_input(const at::Tensor& real, bool frozen, std::string name, bool captured);
+    at::Tensor add_input(const at::Tensor& real, bool frozen, std::string name, bool captured,
+                         std::span<const SymbolicSize> sizes = {});
     /// The promise of `tensor`; a real tensor becomes a captured input.
     Promise& promise(const at::Tensor& tensor);
     /// The tensor's contents now.
@@ -38,16 +42,16 @@ class RecorderState {
     /// Makes `value` (of the promise's type) its contents, seen by all that share its storage.
     void write(const Promise& promise, ValueId value);
     /// A promise of a new storage that holds `value`, laid out with `strides`.
-    at::Tensor fresh(ValueId value, const Ints& strides, c10::Device device);
+    at::Tensor fresh(ValueId value, const SymInts& strides, c10::Device device);
     /// A promise on `base`'s storage, seen through `path` (nullptr: the cell's base).
     at::Tensor view_of(const Promise& base, ViewPath path, c10::ScalarType dtype,
-                       c10::IntArrayRef sizes, c10::IntArrayRef strides, std::int64_t offset);
+                       const SymInts& sizes, const SymInts& strides, const c10::SymInt& offset);
     /// `path` (of `cell`) and one more step. Result type follows from the prim's rule.
     ViewPath extend(const Cell& cell, const ViewPath& path, Prim prim, Attrs attrs);
     /// The type of what `path` shows.
     const Type& type_of(const Cell& cell, const ViewPath& path) const;
 
-    Recording finish(std::span<const at::Tensor> outputs);
+    Recording finish(std::span<const at::Tensor> outputs, std::span<const c10::SymInt> computed);
 
   private:
     friend class Recorder;

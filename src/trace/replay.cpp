@@ -6,6 +6,27 @@
 
 namespace ingot::trace {
 
+c10::IValue with_numbers(const c10::IValue& value, const SymbolValues& numbers) {
+    auto number = [&](const c10::SymInt& n) {
+        const Expr e = unwrap(n);
+        return e.is_constant() ? e.constant() : evaluate(e, numbers);
+    };
+    if (value.isSymInt()) return number(value.toSymInt());
+    if (value.isScalar() && value.toScalar().isSymbolic()) {
+        const c10::Scalar s = value.toScalar();
+        if (s.isIntegral(false)) return number(s.toSymInt());
+        return s.isBoolean() ? c10::IValue(s.toSymBool().guard_bool(__FILE__, __LINE__))
+                             : c10::IValue(s.toDouble());
+    }
+    if (!value.isList()) return value;
+    const auto list = value.toListRef();
+    if (std::none_of(list.begin(), list.end(), [](const c10::IValue& e) { return e.isSymInt(); }))
+        return value;
+    std::vector<std::int64_t> ints;
+    for (const c10::IValue& e : list) ints.push_back(e.isInt() ? e.toInt() : number(e.toSymInt()));
+    return ints;
+}
+
 at::Tensor Replay::tensor(const at::Tensor& promise) const {
     if (!promise.defined()) return promise;
     const auto found = values_.find(promise.unsafeGetTensorImpl());
@@ -16,8 +37,9 @@ at::Tensor Replay::tensor(const at::Tensor& promise) const {
 
 c10::IValue Replay::real(const c10::IValue& value) const {
     if (value.isTensor()) return tensor(value.toTensor());
-    if (!value.isList()) return value;
-    auto list = value.toList().copy();
+    if (!value.isList()) return with_numbers(value, numbers_);
+    const c10::IValue plain = with_numbers(value, numbers_);
+    auto list = plain.toList().copy();
     for (std::size_t i = 0; i < list.size(); ++i) {
         const c10::IValue element = list.get(i);
         if (element.isTensor()) list.set(i, tensor(element.toTensor()));

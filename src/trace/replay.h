@@ -3,14 +3,22 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <unordered_map>
 
 #include "trace/recorder.h"
 
 namespace ingot::trace {
 
+/// The number a symbol has in a call.
+using SymbolValues = std::function<std::int64_t(Expr symbol)>;
+/// `value` with symbolic integers replaced by their numbers, lists included.
+c10::IValue with_numbers(const c10::IValue& value, const SymbolValues& numbers);
+
 class Replay {
   public:
+    explicit Replay(SymbolValues numbers = {}) : numbers_(std::move(numbers)) {}
+
     /// `real` takes the place of `promise`.
     void bind(const at::Tensor& promise, at::Tensor real) {
         values_[promise.unsafeGetTensorImpl()] = std::move(real);
@@ -24,6 +32,7 @@ class Replay {
     c10::IValue real(const c10::IValue& value) const;
     void bind_results(const c10::IValue& promised, const c10::IValue& real);
 
+    SymbolValues numbers_;
     std::unordered_map<const c10::TensorImpl*, at::Tensor> values_;
 };
 

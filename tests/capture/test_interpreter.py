@@ -1,4 +1,4 @@
-"""The interpreter, nothing recorded: CPython's own tests, frames handed back and rebuilt anywhere."""
+"""The interpreter, nothing recorded: CPython's own tests, frames handed back or rebuilt."""
 
 import pathlib
 import sys

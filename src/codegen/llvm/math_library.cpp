@@ -156,6 +156,8 @@ std::map<std::string, void*, std::less<>> math_symbols() {
     table["memcpy"] = reinterpret_cast<void*>(&::memcpy);
     table["memset"] = reinterpret_cast<void*>(&::memset);
     table["memmove"] = reinterpret_cast<void*>(&::memmove);
+    table["fmaf"] = reinterpret_cast<void*>(static_cast<float (*)(float, float, float)>(&::fmaf));
+    table["fma"] = reinterpret_cast<void*>(static_cast<double (*)(double, double, double)>(&::fma));
     table["fmodf"] = table["ingot_fmodf"];
     table["fmod"] = table["ingot_fmod"];
     return table;

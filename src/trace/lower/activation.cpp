@@ -142,7 +142,7 @@ void lower_glu(Call& call) {
     at::Tensor self = call.tensor("self");
     std::int64_t dim = wrap_dim(call.integer_or("dim", -1), self.dim());
     Emitter& e = call.emit();
-    std::int64_t n = self.size(dim);
+    const c10::SymInt n = self.sym_size(dim);
     if (n % 2 != 0) throw UserError("glu needs an even size");
     ValueId x = e.widen(call.read(self));
     ValueId a = e.slice(x, dim, 0, n / 2), b = e.slice(x, dim, n / 2, n);

@@ -38,7 +38,7 @@ std::vector<at::Tensor> Call::optional_tensors(std::string_view name) const {
 }
 std::int64_t Call::integer(std::string_view name) const {
     const c10::IValue& v = at(name);
-    if (v.isSymInt()) return v.toSymInt().expect_int();
+    if (v.isSymInt()) return concrete(v.toSymInt());
     if (v.isBool()) return v.toBool();
     return v.toInt();
 }
@@ -55,13 +55,33 @@ bool Call::flag(std::string_view name, bool otherwise) const {
 Ints Call::ints(std::string_view name) const {
     const c10::IValue& v = at(name);
     if (v.isInt()) return {v.toInt()};
+    if (v.isSymInt()) return {concrete(v.toSymInt())};
     Ints out;
     for (const c10::IValue& e : v.toListRef())
-        out.push_back(e.isSymInt() ? e.toSymInt().expect_int() : e.toInt());
+        out.push_back(e.isSymInt() ? concrete(e.toSymInt()) : e.toInt());
+    return out;
+}
+c10::SymInt Call::size(std::string_view name) const {
+    const c10::IValue& v = at(name);
+    return v.isBool() ? c10::SymInt(v.toBool()) : v.toSymInt();
+}
+c10::SymInt Call::size_or(std::string_view name, c10::SymInt otherwise) const {
+    return given(name) ? size(name) : otherwise;
+}
+SymInts Call::sizes(std::string_view name) const {
+    const c10::IValue& v = at(name);
+    if (v.isInt() || v.isSymInt()) return {v.toSymInt()};
+    SymInts out;
+    for (const c10::IValue& e : v.toListRef()) out.push_back(e.toSymInt());
     return out;
 }
 std::string Call::text(std::string_view name) const { return at(name).toStringRef(); }
-c10::Scalar Call::number(std::string_view name) const { return at(name).toScalar(); }
+c10::Scalar Call::number(std::string_view name) const {
+    c10::Scalar s = at(name).toScalar();
+    if (!s.isSymbolic()) return s;
+    if (s.isBoolean()) return s.toSymBool().guard_bool(__FILE__, __LINE__);
+    return s.isIntegral(false) ? c10::Scalar(s.toLong()) : c10::Scalar(s.toDouble());
+}
 c10::Scalar Call::number_or(std::string_view name, c10::Scalar otherwise) const {
     return given(name) ? number(name) : otherwise;
 }
@@ -81,10 +101,10 @@ std::optional<c10::MemoryFormat> Call::memory_format(std::string_view name) cons
 void Call::write(const at::Tensor& tensor, ValueId value) {
     Promise& p = promise(tensor);
     ValueId typed = emitter_.convert(value, to_dtype(tensor.scalar_type()));
-    state_.write(p, emitter_.expand(typed, tensor.sizes().vec()));
+    state_.write(p, emitter_.expand(typed, tensor.sym_sizes().vec()));
 }
 
-void Call::give(ValueId value, Ints strides, c10::Device device) {
+void Call::give(ValueId value, SymInts strides, c10::Device device) {
     results_.push_back({{}, value, std::move(strides), device});
 }
 void Call::give(at::Tensor tensor) {

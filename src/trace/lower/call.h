@@ -20,7 +20,10 @@ class Call {
   public:
     Call(RecorderState& state, const c10::OperatorHandle& op,
          std::span<const c10::IValue> arguments)
-        : state_(state), op_(op), arguments_(arguments), emitter_(state.graph, state.origin) {}
+        : state_(state),
+          op_(op),
+          arguments_(arguments),
+          emitter_(state.graph, *state.symbols, state.origin) {}
 
     // ---- arguments ----
     std::string_view overload() const { return op_.schema().operator_name().overload_name; }
@@ -42,6 +45,10 @@ class Call {
     double real_or(std::string_view name, double otherwise) const;
     bool flag(std::string_view name, bool otherwise = false) const;
     Ints ints(std::string_view name) const;
+    /// The same where sizes may be symbolic.
+    c10::SymInt size(std::string_view name) const;
+    c10::SymInt size_or(std::string_view name, c10::SymInt otherwise) const;
+    SymInts sizes(std::string_view name) const;
     std::string text(std::string_view name) const;
     c10::Scalar number(std::string_view name) const;
     c10::Scalar number_or(std::string_view name, c10::Scalar otherwise) const;
@@ -58,7 +65,7 @@ class Call {
     void write(const at::Tensor& tensor, ValueId value);
 
     // ---- results, in the schema's order ----
-    void give(ValueId value, Ints strides, c10::Device device = c10::kCPU);
+    void give(ValueId value, SymInts strides, c10::Device device = c10::kCPU);
     /// A view, an argument itself, or an undefined tensor.
     void give(at::Tensor tensor);
     void give(std::vector<at::Tensor> tensors);
@@ -67,7 +74,7 @@ class Call {
     struct Result {
         c10::IValue value;  // when `fresh` is kNone
         ValueId fresh = kNone;
-        Ints strides;
+        SymInts strides;
         c10::Device device = c10::kCPU;
     };
     std::vector<Result>& results() { return results_; }

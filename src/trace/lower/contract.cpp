@@ -23,7 +23,7 @@ ValueId product(Emitter& e, ValueId a, ValueId b) {
 ValueId combined(Call& call, ValueId p) {
     Emitter& e = call.emit();
     DType t = e.dtype(p);
-    Ints sizes = e.sizes(p);
+    SymInts sizes = e.sizes(p);
     at::Tensor self = call.tensor("self");
     c10::Scalar beta = call.number_or("beta", 1), alpha = call.number_or("alpha", 1);
     auto is = [](const c10::Scalar& s, double v) { return !s.isComplex() && s.toDouble() == v; };
@@ -71,7 +71,7 @@ ValueId matrix_vector(Call& call, const at::Tensor& m, const at::Tensor& v) {
     require_same(m, v);
     Emitter& e = call.emit();
     ValueId p = product(e, call.read(m), e.unsqueeze(call.read(v), 1));
-    return e.reshape(p, {m.size(0)});
+    return e.reshape(p, {m.sym_size(0)});
 }
 void lower_mv(Call& call) {
     at::Tensor m = call.tensor("self");
@@ -93,7 +93,7 @@ void lower_dot(Call& call) {
 void lower_addr(Call& call) {
     at::Tensor a = call.tensor("vec1"), b = call.tensor("vec2");
     Emitter& e = call.emit();
-    Ints sizes{a.size(0), b.size(0)};
+    SymInts sizes{a.sym_size(0), b.sym_size(0)};
     ValueId p = e.mul(e.expand(e.unsqueeze(call.read(a), 1), sizes), e.expand(call.read(b), sizes));
     give_contiguous(call, combined(call, p), a);
 }
@@ -102,11 +102,13 @@ void lower_linear(Call& call) {
     require_same(x, w);
     Emitter& e = call.emit();
     if (w.dim() != 2 || x.dim() < 1) throw NotSupported("linear with a weight that is no matrix");
-    Ints sizes = x.sizes().vec();
-    std::int64_t k = sizes.back(), rows = k == 0 ? 0 : x.numel() / k;
+    SymInts sizes = x.sym_sizes().vec();
+    const c10::SymInt k = sizes.back();
+    c10::SymInt rows = k == 0 ? 0 : 1;
+    for (std::size_t i = 0; i + 1 < sizes.size(); ++i) rows *= sizes[i];
     ValueId p = product(e, e.reshape(call.read(x), {rows, k}), e.transpose(call.read(w), 0, 1));
     if (b.defined()) p = e.add(p, e.expand(call.read(b), e.sizes(p)));
-    sizes.back() = w.size(0);
+    sizes.back() = w.sym_size(0);
     give_contiguous(call, e.reshape(p, sizes), x);
 }
 
@@ -117,7 +119,7 @@ Ints repeated(Ints v, std::size_t n) {
 }
 /// The format eager's convolution answers in: channels-last when the operand or the weight is. A
 /// 1-d convolution makes its operand contiguous first.
-Ints conv_strides(const at::Tensor& input, const at::Tensor& weight, const Ints& sizes) {
+SymInts conv_strides(const at::Tensor& input, const at::Tensor& weight, const SymInts& sizes) {
     if (sizes.size() == 3) return contiguous(sizes);
     c10::MemoryFormat f = suggested_format(layout_of(input));
     if (f == c10::MemoryFormat::Contiguous) f = suggested_format(layout_of(weight));
@@ -138,9 +140,9 @@ void lower_convolution(Call& call) {
                       {"groups", call.integer("groups")},
                       {"transposed", call.flag("transposed")},
                       {"output_padding", repeated(call.ints("output_padding"), n)}});
-    Ints sizes = e.sizes(y);
+    SymInts sizes = e.sizes(y);
     if (b.defined()) {
-        Ints column(n + 1, 1);
+        SymInts column(n + 1, 1);
         column[0] = sizes[1];
         y = e.add(y, e.expand(e.reshape(call.read(b), column), sizes));
     }
@@ -155,7 +157,7 @@ void lower_flash_attention(Call& call) {
     double scale = call.real_or("scale", 1 / std::sqrt(static_cast<double>(q.size(3))));
     std::vector<ValueId> operands{call.read(q), call.read(k), call.read(v)};
     if (mask.defined()) {
-        Ints sizes = mask.sizes().vec();
+        SymInts sizes = mask.sym_sizes().vec();
         sizes.insert(sizes.begin(), 4 - sizes.size(), 1);
         ValueId m = e.reshape(call.read(mask), sizes);
         if (e.dtype(m) != DType::Bool) m = e.convert(m, to_dtype(q.scalar_type()));
@@ -163,8 +165,8 @@ void lower_flash_attention(Call& call) {
     }
     Attrs attrs{{"scale", scale}, {"causal", call.flag("is_causal")}, {"logsumexp", false}};
     ValueId out = e.op(Prim::Attention, operands, attrs);
-    Ints s = e.sizes(out);
-    if (s != q.sizes().vec()) throw NotSupported("attention with values of another width");
+    SymInts s = e.sizes(out);
+    if (s != q.sym_sizes().vec()) throw NotSupported("attention with values of another width");
     call.give(out, preserved_strides(layout_of(q)), q.device());
     // Only a backward pass reads it: a node of its own, dead otherwise.
     attrs.set("logsumexp", true);
@@ -187,7 +189,7 @@ void lower_cdist(Call& call) {
     require_same(a, b);
     if (a.dim() != b.dim()) throw NotSupported("cdist of operands of different rank");
     for (std::int64_t d = 0; d + 2 < a.dim(); ++d)
-        if (a.size(d) != b.size(d)) throw NotSupported("cdist with broadcast batches");
+        if (a.sym_size(d) != b.sym_size(d)) throw NotSupported("cdist with broadcast batches");
     ValueId v = call.emit().op(Prim::Cdist, {call.read(a), call.read(b)}, {{"p", call.real("p")}});
     give_contiguous(call, v, a);
 }

@@ -6,7 +6,7 @@ namespace ingot::trace {
 namespace {
 
 /// Strides of a copy in the format asked for.
-Ints copy_strides(const at::Tensor& self, std::optional<c10::MemoryFormat> format) {
+SymInts copy_strides(const at::Tensor& self, std::optional<c10::MemoryFormat> format) {
     Layout l = layout_of(self);
     if (!format || *format == c10::MemoryFormat::Preserve) return preserved_strides(l);
     return format_strides(l.sizes, *format);
@@ -44,19 +44,19 @@ void lower_copy_(Call& call) {
 void lower_copy(Call& call) {
     at::Tensor self = call.tensor("self"), source = operand(call, "src");
     ValueId v = call.emit().expand(value_as(call, source, to_dtype(self.scalar_type())),
-                                   self.sizes().vec());
+                                   self.sym_sizes().vec());
     call.give(v, preserved_strides(layout_of(self)), self.device());
 }
 void lower_fill(Call& call) {
     at::Tensor self = call.tensor("self");
     ValueId v = value_as(call, operand(call, "value"), to_dtype(self.scalar_type()));
-    call.give(call.emit().expand(v, self.sizes().vec()), preserved_strides(layout_of(self)),
+    call.give(call.emit().expand(v, self.sym_sizes().vec()), preserved_strides(layout_of(self)),
               self.device());
 }
 void lower_zero(Call& call) {
     at::Tensor self = call.tensor("self");
     DType t = to_dtype(self.scalar_type());
-    call.give(call.emit().full(t, self.sizes().vec(), cast_scalar(0, t)),
+    call.give(call.emit().full(t, self.sym_sizes().vec(), cast_scalar(0, t)),
               preserved_strides(layout_of(self)), self.device());
 }
 /// Numbers known while recording; everything else depends on the data.
@@ -86,9 +86,9 @@ void lower_dropout(Call& call) {
 void lower_native_dropout(Call& call) {
     at::Tensor self = call.tensor("input");
     if (call.flag("train", true)) throw NotSupported("dropout while training");
-    Ints strides = preserved_strides(layout_of(self));
+    SymInts strides = preserved_strides(layout_of(self));
     call.give(call.read(self), strides, self.device());
-    call.give(call.emit().full(DType::Bool, self.sizes().vec(), true), strides, self.device());
+    call.give(call.emit().full(DType::Bool, self.sym_sizes().vec(), true), strides, self.device());
 }
 
 }  // namespace

@@ -18,25 +18,25 @@ c10::ScalarType default_type() { return c10::typeMetaToScalarType(c10::get_defau
 DType type_of(Call& call, c10::ScalarType otherwise) {
     return to_dtype(call.scalar_type("dtype").value_or(otherwise));
 }
-Ints strides_for(Call& call, const Ints& sizes) {
+SymInts strides_for(Call& call, const SymInts& sizes) {
     auto format = call.memory_format("memory_format").value_or(c10::MemoryFormat::Contiguous);
     return format_strides(sizes, format);
 }
-void give_full(Call& call, const Ints& sizes, DType type, const c10::Scalar& value) {
+void give_full(Call& call, const SymInts& sizes, DType type, const c10::Scalar& value) {
     call.give(call.emit().full(type, sizes, cast_scalar(value, type)), strides_for(call, sizes),
               device_of(call));
 }
 /// Uninitialised memory has any contents; zeros are as good and reproducible.
 void lower_empty(Call& call) {
-    give_full(call, call.ints("size"), type_of(call, default_type()), 0);
+    give_full(call, call.sizes("size"), type_of(call, default_type()), 0);
 }
 void lower_empty_strided(Call& call) {
-    Ints sizes = call.ints("size");
+    SymInts sizes = call.sizes("size");
     DType t = type_of(call, default_type());
-    call.give(call.emit().full(t, sizes, cast_scalar(0, t)), call.ints("stride"), device_of(call));
+    call.give(call.emit().full(t, sizes, cast_scalar(0, t)), call.sizes("stride"), device_of(call));
 }
 void lower_ones(Call& call) {
-    give_full(call, call.ints("size"), type_of(call, default_type()), 1);
+    give_full(call, call.sizes("size"), type_of(call, default_type()), 1);
 }
 void lower_full(Call& call) {
     c10::Scalar value = call.number("fill_value");
@@ -44,44 +44,49 @@ void lower_full(Call& call) {
                         : value.isIntegral(false) ? c10::kLong
                         : value.isComplex()       ? c10::toComplexType(default_type())
                                                   : default_type();
-    give_full(call, call.ints("size"), type_of(call, t), value);
+    give_full(call, call.sizes("size"), type_of(call, t), value);
 }
 void like(Call& call, const c10::Scalar& value) {
     at::Tensor self = call.tensor("self");
     DType t = type_of(call, self.scalar_type());
     auto format = call.memory_format("memory_format").value_or(c10::MemoryFormat::Preserve);
     Layout l = layout_of(self);
-    Ints strides = format == c10::MemoryFormat::Preserve ? preserved_strides(l)
-                                                         : format_strides(l.sizes, format);
+    SymInts strides = format == c10::MemoryFormat::Preserve ? preserved_strides(l)
+                                                            : format_strides(l.sizes, format);
     call.give(call.emit().full(t, l.sizes, cast_scalar(value, t)), strides, device_of(call));
 }
 void lower_zeros_like(Call& call) { like(call, 0); }
 void lower_ones_like(Call& call) { like(call, 1); }
 void lower_full_like(Call& call) { like(call, call.number("fill_value")); }
 void new_of(Call& call, const c10::Scalar& value) {
-    give_full(call, call.ints("size"), type_of(call, call.tensor("self").scalar_type()), value);
+    give_full(call, call.sizes("size"), type_of(call, call.tensor("self").scalar_type()), value);
 }
 void lower_new_zeros(Call& call) { new_of(call, 0); }
 void lower_new_ones(Call& call) { new_of(call, 1); }
 void lower_new_full(Call& call) { new_of(call, call.number("fill_value")); }
 void lower_new_empty_strided(Call& call) {
-    Ints sizes = call.ints("size");
+    SymInts sizes = call.sizes("size");
     DType t = type_of(call, call.tensor("self").scalar_type());
-    call.give(call.emit().full(t, sizes, cast_scalar(0, t)), call.ints("stride"), device_of(call));
+    call.give(call.emit().full(t, sizes, cast_scalar(0, t)), call.sizes("stride"), device_of(call));
 }
 void lower_scalar_tensor(Call& call) {
     give_full(call, {}, type_of(call, default_type()), call.number("s"));
 }
 void lower_arange(Call& call) {
-    c10::Scalar start = call.number_or("start", 0), end = call.number("end"),
-                step = call.number_or("step", 1);
+    // A symbolic end from 0 in steps of 1 stays symbolic.
+    c10::Scalar start = call.number_or("start", 0), step = call.number_or("step", 1);
+    bool open = call.at("end").isSymInt() && start.equal(0) && step.equal(1);
+    c10::Scalar end = open ? c10::Scalar(1) : call.number("end");
     bool ints = start.isIntegral(true) && end.isIntegral(true) && step.isIntegral(true);
     c10::ScalarType t = call.target.defined() ? call.target.scalar_type()
                         : ints                ? c10::kLong
                                               : default_type();
     DType type = type_of(call, t);
-    std::int64_t n = 0;
-    if (ints) {
+    c10::SymInt n = 0;
+    if (open) {
+        n = call.size("end");
+        if (n < 0) throw UserError("arange: bounds and step do not fit");
+    } else if (ints) {
         std::int64_t a = start.toLong(), b = end.toLong(), s = step.toLong();
         if (s == 0 || (s > 0) != (b >= a)) {
             if (b != a || s == 0) throw UserError("arange: bounds and step do not fit");
@@ -126,7 +131,7 @@ void lower_linspace(Call& call) {
     call.give(e.convert(e.select(first, low, high), type), {1}, device_of(call));
 }
 void lower_eye(Call& call) {
-    std::int64_t n = call.integer("n"), m = call.integer_or("m", n);
+    const c10::SymInt n = call.size("n"), m = call.size_or("m", n);
     DType type =
         call.target.defined() ? to_dtype(call.target.scalar_type()) : type_of(call, default_type());
     Emitter& e = call.emit();
@@ -138,15 +143,15 @@ void lower_eye(Call& call) {
 void lower_lift_fresh(Call& call) {
     at::Tensor self = call.tensor("self");
     if (as_promise(self.unsafeGetTensorImpl()) != nullptr) return call.give(self);
-    if (self.layout() != c10::kStrided || !self.device().is_cpu() || self.numel() > 65536) {
-        call.give(call.read(self), contiguous(self.sizes().vec()), self.device());
+    if (self.layout() != c10::kStrided || !self.device().is_cpu() || self.sym_numel() > 65536) {
+        call.give(call.read(self), contiguous(self.sym_sizes().vec()), self.device());
         return;
     }
     Emitter& e = call.emit();
     DType type = to_dtype(self.scalar_type());
-    Ints sizes = self.sizes().vec();
+    SymInts sizes = self.sym_sizes().vec();
     ValueId v = kNone;
-    if (self.numel() == 1 && !is_reduced_float(type)) {
+    if (self.sym_numel() == 1 && !is_reduced_float(type)) {
         v = e.full(type, sizes, cast_scalar(self.item(), type));
     } else {
         at::Tensor plain = self.contiguous();

@@ -13,7 +13,7 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 struct Indices {
     Ints dims;                    // indexed dims of self
     std::vector<ValueId> values;  // of shape `shape`
-    Ints shape;
+    SymInts shape;
     bool adjacent = true;
 };
 Indices read_indices(Call& call, const at::Tensor& self, const char* name) {
@@ -27,8 +27,8 @@ Indices read_indices(Call& call, const at::Tensor& self, const char* name) {
                 throw NotSupported("indexing with a mask");
             out.dims.push_back(d);
             given.push_back(t);
-            out.shape =
-                given.size() == 1 ? t.sizes().vec() : broadcast_sizes(out.shape, t.sizes().vec());
+            out.shape = given.size() == 1 ? t.sym_sizes().vec()
+                                          : broadcast_sizes(out.shape, t.sym_sizes().vec());
         }
         ++d;
     }
@@ -63,10 +63,10 @@ void lower_index(Call& call) {
     std::vector<ValueId> operands{x};
     operands.insert(operands.end(), ix.values.begin(), ix.values.end());
     ValueId v = e.op(Prim::Take, operands, {{"dims", dims}});
-    Ints sizes = e.sizes(v);
+    SymInts sizes = e.sizes(v);
     // TensorIterator sees the restrided operand (index dims with stride 0) and the index tensors.
     Layout restrided{sizes, {}};
-    Ints index_strides(ix.shape.size(), 0);
+    SymInts index_strides(ix.shape.size(), 0);
     Ints rest;
     for (std::int64_t d = 0; d < self.dim(); ++d) {
         bool indexed = std::find(ix.dims.begin(), ix.dims.end(), d) != ix.dims.end();
@@ -74,20 +74,20 @@ void lower_index(Call& call) {
     }
     std::int64_t first = ix.adjacent ? ix.dims[0] : 0;
     for (std::int64_t d : rest)
-        if (d < first) restrided.strides.push_back(self.stride(d));
+        if (d < first) restrided.strides.push_back(self.sym_stride(d));
     std::size_t position = restrided.strides.size();
     restrided.strides.insert(restrided.strides.end(), index_strides.begin(), index_strides.end());
     for (std::int64_t d : rest)
-        if (d >= first) restrided.strides.push_back(self.stride(d));
+        if (d >= first) restrided.strides.push_back(self.sym_stride(d));
     std::vector<Layout> layouts{restrided};
     for (const at::Tensor& t : call.optional_tensors("indices")) {
         if (!t.defined()) continue;
         // The index is expanded to the common shape and stands at `position` among ones.
-        Layout l{Ints(sizes.size(), 1), Ints(sizes.size(), 0)};
+        Layout l{SymInts(sizes.size(), 1), SymInts(sizes.size(), 0)};
         std::size_t shift = ix.shape.size() - at(t.dim());
         for (std::int64_t d = 0; d < t.dim(); ++d) {
-            l.sizes[position + shift + at(d)] = t.size(d);
-            l.strides[position + shift + at(d)] = t.stride(d);
+            l.sizes[position + shift + at(d)] = t.sym_size(d);
+            l.strides[position + shift + at(d)] = t.sym_stride(d);
         }
         layouts.push_back(l);
     }
@@ -100,12 +100,13 @@ ValueId put(Call& call, const at::Tensor& self, bool accumulate) {
     DType type = to_dtype(self.scalar_type());
     std::vector<at::Tensor> given = call.optional_tensors("indices");
     ValueId x = call.read(self);
-    if (is_mask(given, self) && !accumulate && values.numel() == 1) {
+    if (is_mask(given, self) && !accumulate && values.sym_numel() == 1) {
         ValueId mask = call.read(given[0]);
-        Ints wide = given[0].sizes().vec();
+        SymInts wide = given[0].sym_sizes().vec();
         wide.resize(at(self.dim()), 1);
-        mask = e.expand(e.reshape(mask, wide), self.sizes().vec());
-        ValueId fill = e.expand(e.reshape(value_as(call, values, type), {}), self.sizes().vec());
+        mask = e.expand(e.reshape(mask, wide), self.sym_sizes().vec());
+        ValueId fill =
+            e.expand(e.reshape(value_as(call, values, type), {}), self.sym_sizes().vec());
         return e.select(mask, fill, x);
     }
     Indices ix = read_indices(call, self, "indices");
@@ -118,8 +119,8 @@ ValueId put(Call& call, const at::Tensor& self, bool accumulate) {
         x = e.permute(x, order);
         for (std::size_t i = 0; i < dims.size(); ++i) dims[i] = static_cast<std::int64_t>(i);
     }
-    Ints shape;
-    Ints sizes = e.sizes(x);
+    SymInts shape;
+    SymInts sizes = e.sizes(x);
     for (std::size_t d = 0; d < sizes.size(); ++d) {
         if (static_cast<std::int64_t>(d) == dims[0])
             shape.insert(shape.end(), ix.shape.begin(), ix.shape.end());
@@ -145,7 +146,7 @@ void lower_index_select(Call& call) {
     Emitter& e = call.emit();
     if (self.dim() == 0) throw NotSupported("index_select of a 0-dim tensor");
     std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
-    ValueId i = e.reshape(e.convert(call.read(index), DType::I64), {index.numel()});
+    ValueId i = e.reshape(e.convert(call.read(index), DType::I64), {index.sym_numel()});
     ValueId v = e.op(Prim::Take, {call.read(self), i}, {{"dims", Ints{dim}}});
     call.give(v, contiguous(e.sizes(v)), self.device());
 }
@@ -160,13 +161,13 @@ void lower_embedding(Call& call) {
 void lower_take(Call& call) {
     at::Tensor self = call.tensor("self"), index = call.tensor("index");
     Emitter& e = call.emit();
-    ValueId flat = e.reshape(call.read(self), {self.numel()});
+    ValueId flat = e.reshape(call.read(self), {self.sym_numel()});
     ValueId v = e.op(Prim::Take, {flat, call.read(index)}, {{"dims", Ints{0}}});
-    call.give(v, contiguous(index.sizes().vec()), self.device());
+    call.give(v, contiguous(index.sym_sizes().vec()), self.device());
 }
 
 /// The part of self (dims other than `dim`) that an index tensor covers.
-ValueId cut_to(Emitter& e, ValueId v, const Ints& sizes, std::int64_t dim) {
+ValueId cut_to(Emitter& e, ValueId v, const SymInts& sizes, std::int64_t dim) {
     for (std::int64_t d = 0; d < static_cast<std::int64_t>(sizes.size()); ++d)
         if (d != dim && e.sizes(v)[at(d)] != sizes[at(d)]) v = e.slice(v, d, 0, sizes[at(d)]);
     return v;
@@ -177,9 +178,9 @@ void lower_gather(Call& call) {
     if (self.dim() == 0 || index.dim() != self.dim())
         throw NotSupported("gather of a 0-dim tensor");
     std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
-    ValueId x = cut_to(e, call.read(self), index.sizes().vec(), dim);
+    ValueId x = cut_to(e, call.read(self), index.sym_sizes().vec(), dim);
     ValueId v = e.op(Prim::Gather, {x, e.convert(call.read(index), DType::I64)}, {{"dim", dim}});
-    call.give(v, contiguous(index.sizes().vec()), self.device());
+    call.give(v, contiguous(index.sym_sizes().vec()), self.device());
 }
 
 /// scatter, scatter_add and scatter_reduce: the part that index covers is changed, the rest kept.
@@ -190,7 +191,7 @@ void scatter(Call& call, const std::string& reduce, bool include_self) {
     std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
     if (self.dim() == 0 || index.dim() != self.dim())
         throw NotSupported("scatter of a 0-dim tensor");
-    Ints sizes = index.sizes().vec();
+    SymInts sizes = index.sym_sizes().vec();
     at::Tensor source = call.given("src") ? operand(call, "src") : operand(call, "value");
     ValueId b = value_as(call, source, type);
     if (is_wrapped(source) || source.dim() == 0) {
@@ -208,7 +209,7 @@ void scatter(Call& call, const std::string& reduce, bool include_self) {
     if (part != whole)
         v = e.op(Prim::Update, {whole, v},
                  {{"starts", Sizes(sizes.size(), 0)}, {"steps", Ints(sizes.size(), 1)}});
-    call.give(v, contiguous(self.sizes().vec()), self.device());
+    call.give(v, contiguous(self.sym_sizes().vec()), self.device());
 }
 void lower_scatter(Call& call) {
     std::string r = call.given("reduce") ? call.text("reduce") : "";
@@ -228,9 +229,9 @@ void lower_index_write(Call& call) {
     if (self.dim() == 0) throw NotSupported("index_add of a 0-dim tensor");
     std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
     DType type = to_dtype(self.scalar_type());
-    ValueId i = e.reshape(e.convert(call.read(index), DType::I64), {index.numel()});
-    Ints shape = self.sizes().vec();
-    shape[at(dim)] = index.numel();
+    ValueId i = e.reshape(e.convert(call.read(index), DType::I64), {index.sym_numel()});
+    SymInts shape = self.sym_sizes().vec();
+    shape[at(dim)] = index.sym_numel();
     at::Tensor source = operand(call, kind == SliceWrite::Fill ? "value" : "source");
     ValueId b = e.expand(value_as(call, source, type), shape);
     if (kind == SliceWrite::Add && call.given("alpha")) {
@@ -245,7 +246,7 @@ void lower_index_write(Call& call) {
 void lower_masked_scatter(Call& call) {
     at::Tensor self = call.tensor("self");
     Emitter& e = call.emit();
-    Ints shape = broadcast_sizes(self.sizes().vec(), call.tensor("mask").sizes().vec());
+    SymInts shape = broadcast_sizes(self.sym_sizes().vec(), call.tensor("mask").sym_sizes().vec());
     ValueId mask = e.expand(call.read(call.tensor("mask")), shape);
     ValueId v = e.op(Prim::MaskedScatter,
                      {e.expand(call.read(self), shape), mask, call.read(call.tensor("source"))});
@@ -259,12 +260,13 @@ void give_updated(Call& call, ValueId v) {
 }
 void lower_slice_scatter(Call& call) {
     at::Tensor self = call.tensor("self");
-    std::int64_t d = wrap_dim(call.integer_or("dim", 0), self.dim()), n = self.size(d);
-    std::int64_t start = call.integer_or("start", 0), end = call.integer_or("end", n);
+    std::int64_t d = wrap_dim(call.integer_or("dim", 0), self.dim());
+    const c10::SymInt n = self.sym_size(d);
+    c10::SymInt start = call.size_or("start", 0);
     if (start < 0) start += n;
-    if (end < 0) end += n;
-    start = std::clamp<std::int64_t>(start, 0, n);
-    Ints starts(at(self.dim()), 0), steps(at(self.dim()), 1);
+    start = start <= 0 ? c10::SymInt(0) : start >= n ? n : start;
+    SymInts starts(at(self.dim()), 0);
+    Ints steps(at(self.dim()), 1);
     starts[at(d)] = start;
     steps[at(d)] = call.integer_or("step", 1);
     give_updated(
@@ -275,9 +277,11 @@ void lower_slice_scatter(Call& call) {
 }
 void lower_select_scatter(Call& call) {
     at::Tensor self = call.tensor("self");
-    std::int64_t d = wrap_dim(call.integer("dim"), self.dim()), i = call.integer("index");
-    Ints starts(at(self.dim()), 0), steps(at(self.dim()), 1);
-    starts[at(d)] = i < 0 ? i + self.size(d) : i;
+    std::int64_t d = wrap_dim(call.integer("dim"), self.dim());
+    const c10::SymInt i = call.size("index");
+    SymInts starts(at(self.dim()), 0);
+    Ints steps(at(self.dim()), 1);
+    starts[at(d)] = i < 0 ? i + self.sym_size(d) : i;
     ValueId part = call.emit().unsqueeze(
         call.emit().convert(call.read(call.tensor("src")), to_dtype(self.scalar_type())), d);
     give_updated(call, call.emit().op(Prim::Update, {call.read(self), part},
@@ -289,11 +293,12 @@ void lower_bucketize(Call& call) {
     if (is_wrapped(self)) throw NotSupported("bucketize of a number");
     DType type = to_dtype(common_type(std::vector<at::Tensor>{self, boundaries}));
     // Boundaries are shared by all elements: one row.
-    ValueId x = e.reshape(e.convert(call.read(self), type), {self.numel()});
+    ValueId x = e.reshape(e.convert(call.read(self), type), {self.sym_numel()});
     ValueId v = e.op(Prim::Searchsorted, {e.convert(call.read(boundaries), type), x},
                      {{"dtype", call.flag("out_int32") ? DType::I32 : DType::I64},
                       {"right", call.flag("right")}});
-    call.give(e.reshape(v, self.sizes().vec()), contiguous(self.sizes().vec()), self.device());
+    call.give(e.reshape(v, self.sym_sizes().vec()), contiguous(self.sym_sizes().vec()),
+              self.device());
 }
 
 }  // namespace

@@ -21,10 +21,11 @@ void reduced(Call& call, const char* second,
     Call::Result r = call.results().back();
     call.results().pop_back();
     DType type = e.dtype(r.fresh);
-    Ints sizes = e.sizes(r.fresh), dims(sizes.size());
+    const SymInts sizes = e.sizes(r.fresh);
+    Ints dims(sizes.size());
     std::iota(dims.begin(), dims.end(), 0);
     ValueId sum = e.reduce(Prim::Sum, e.widen(r.fresh), dims, false);
-    if (reduction == at::Reduction::Mean) sum = e.div(sum, static_cast<double>(numel(sizes)));
+    if (reduction == at::Reduction::Mean) sum = e.div(sum, numel(sizes));
     call.give(e.convert(sum, type), {}, r.device);
 }
 void lower_mse(Call& call) {
@@ -74,7 +75,7 @@ void lower_nll(Call& call) {
     ValueId kept = e.compare(Prim::Ne, t, static_cast<double>(ignored));
     ValueId safe = e.select(kept, t, e.number(t, 0));
     ValueId x = e.widen(call.read(self));
-    Ints shape = e.sizes(safe);
+    SymInts shape = e.sizes(safe);
     if (self.dim() == 1) {
         safe = e.reshape(safe, {1});
     } else {

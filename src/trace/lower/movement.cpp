@@ -17,20 +17,20 @@ void lower_cat(Call& call) {
     // 1-d tensors of size 0 are skipped, whatever the others' rank.
     std::vector<at::Tensor> parts;
     for (const at::Tensor& t : tensors)
-        if (!(t.dim() == 1 && t.size(0) == 0)) parts.push_back(t);
+        if (!(t.dim() == 1 && t.sym_size(0) == 0)) parts.push_back(t);
     if (parts.empty()) parts.push_back(tensors[0]);
     std::int64_t dim = wrap_dim(call.integer_or("dim", 0), parts[0].dim());
     if (parts[0].dim() == 0) throw UserError("cat of 0-dim tensors");
     std::vector<ValueId> values;
-    Ints sizes = parts[0].sizes().vec();
+    SymInts sizes = parts[0].sym_sizes().vec();
     sizes[at(dim)] = 0;
     std::optional<c10::MemoryFormat> format;
     for (const at::Tensor& t : parts) {
         if (t.dim() != static_cast<std::int64_t>(sizes.size()))
             throw UserError("cat: ranks differ");
         for (std::int64_t d = 0; d < t.dim(); ++d)
-            if (d != dim && t.size(d) != sizes[at(d)]) throw UserError("cat: sizes differ");
-        sizes[at(dim)] += t.size(dim);
+            if (d != dim && t.sym_size(d) != sizes[at(d)]) throw UserError("cat: sizes differ");
+        sizes[at(dim)] += t.sym_size(dim);
         auto f = suggested_format(layout_of(t));
         if (!format) format = f;
         if (*format != f) format = c10::MemoryFormat::Contiguous;
@@ -50,19 +50,21 @@ void lower_flip(Call& call) {
 void lower_roll(Call& call) {
     at::Tensor self = call.tensor("self");
     Emitter& e = call.emit();
-    Ints shifts = call.ints("shifts"), dims = call.ints("dims"), sizes = self.sizes().vec();
+    Ints shifts = call.ints("shifts"), dims = call.ints("dims");
+    SymInts sizes = self.sym_sizes().vec();
     ValueId v = call.read(self);
     bool flat = dims.empty();
     if (flat) {
         if (shifts.size() != 1) throw UserError("roll: shifts without dims");
-        v = e.reshape(v, {self.numel()});
+        v = e.reshape(v, {self.sym_numel()});
         dims = {0};
     }
     if (dims.size() != shifts.size()) throw UserError("roll: as many shifts as dims");
     for (std::size_t i = 0; i < dims.size(); ++i) {
-        std::int64_t d = wrap_dim(dims[i], e.rank(v)), n = e.sizes(v)[at(d)];
+        std::int64_t d = wrap_dim(dims[i], e.rank(v));
+        const c10::SymInt n = e.sizes(v)[at(d)];
         if (n == 0) continue;
-        std::int64_t start = ((n - shifts[i]) % n + n) % n;
+        const c10::SymInt start = ((n - shifts[i]) % n + n) % n;
         if (start == 0) continue;
         v = e.op(Prim::Concat, {e.slice(v, d, start, n), e.slice(v, d, 0, start)}, {{"dim", d}});
     }
@@ -71,9 +73,10 @@ void lower_roll(Call& call) {
 void lower_repeat(Call& call) {
     at::Tensor self = call.tensor("self");
     Emitter& e = call.emit();
-    Ints times = call.ints("repeats"), sizes = self.sizes().vec();
+    SymInts times = call.sizes("repeats"), sizes = self.sym_sizes().vec();
     if (times.size() < sizes.size()) throw UserError("repeat: too few numbers");
-    Ints wide = sizes, grid, dims, out;
+    SymInts wide = sizes, grid, out;
+    Ints dims;
     wide.insert(wide.begin(), times.size() - sizes.size(), 1);
     for (std::size_t i = 0; i < times.size(); ++i) {
         grid.push_back(times[i]);
@@ -90,11 +93,12 @@ void lower_repeat_interleave(Call& call) {
         throw NotSupported("repeat_interleave with counts in a tensor");
     at::Tensor self = call.tensor("self");
     Emitter& e = call.emit();
-    std::int64_t times = call.integer("repeats");
+    const c10::SymInt times = call.size("repeats");
     ValueId v = call.read(self);
-    if (!call.given("dim")) v = e.reshape(v, {self.numel()});
+    if (!call.given("dim")) v = e.reshape(v, {self.sym_numel()});
     std::int64_t d = call.given("dim") ? wrap_dim(call.integer("dim"), self.dim()) : 0;
-    Ints out = e.sizes(v), grid = out, dims;
+    SymInts out = e.sizes(v), grid = out;
+    Ints dims;
     grid.insert(grid.begin() + d + 1, times);
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(out.size()); ++i)
         dims.push_back(i <= d ? i : i + 1);
@@ -104,10 +108,10 @@ void lower_repeat_interleave(Call& call) {
 }
 void lower_constant_pad(Call& call) {
     at::Tensor self = call.tensor("self");
-    Ints pad = call.ints("pad");
+    SymInts pad = call.sizes("pad");
     auto rank = static_cast<std::size_t>(self.dim());
     if (pad.size() % 2 != 0 || pad.size() / 2 > rank) throw UserError("constant_pad_nd: bad pad");
-    Ints low(rank, 0), high(rank, 0);
+    SymInts low(rank, 0), high(rank, 0);
     for (std::size_t i = 0; i < pad.size() / 2; ++i) {
         low[rank - 1 - i] = pad[2 * i];
         high[rank - 1 - i] = pad[2 * i + 1];
@@ -115,7 +119,7 @@ void lower_constant_pad(Call& call) {
     Emitter& e = call.emit();
     Scalar value = cast_scalar(call.number_or("value", 0), to_dtype(self.scalar_type()));
     ValueId v = e.pad(call.read(self), low, high, value);
-    Ints sizes = e.sizes(v);
+    SymInts sizes = e.sizes(v);
     call.give(v, format_strides(sizes, suggested_format(layout_of(self))), self.device());
 }
 
@@ -144,7 +148,7 @@ void pad_by_index(Call& call, std::size_t spatial, bool reflect) {
         }
         v = e.op(Prim::Take, {v, index}, {{"dims", Ints{d}}});
     }
-    Ints sizes = e.sizes(v);
+    SymInts sizes = e.sizes(v);
     bool spatial_2d = spatial == 2 && sizes.size() == 4;
     call.give(
         v,
@@ -164,7 +168,7 @@ void triangle(Call& call, bool lower) {
     at::Tensor self = call.tensor("self");
     Emitter& e = call.emit();
     if (self.dim() < 2) throw UserError("tril needs two dims");
-    Ints sizes = self.sizes().vec();
+    SymInts sizes = self.sym_sizes().vec();
     auto rank = self.dim();
     ValueId row = e.iota(DType::I64, sizes, rank - 2, call.integer_or("diagonal", 0));
     ValueId column = e.iota(DType::I64, sizes, rank - 1);
@@ -181,8 +185,8 @@ void lower_diag_embed(Call& call) {
     std::int64_t rank = self.dim() + 1, offset = call.integer_or("offset", 0);
     std::int64_t a = wrap_dim(call.integer_or("dim1", -2), rank),
                  b = wrap_dim(call.integer_or("dim2", -1), rank);
-    std::int64_t n = self.size(-1) + std::abs(offset);
-    Ints sizes = self.sizes().vec();
+    const c10::SymInt n = self.sym_size(-1) + std::abs(offset);
+    SymInts sizes = self.sym_sizes().vec();
     sizes.pop_back();
     sizes.insert(sizes.begin() + std::min(a, b), n);
     sizes.insert(sizes.begin() + std::max(a, b), n);
@@ -197,14 +201,15 @@ void lower_pixel_shuffle(Call& call) {
     at::Tensor self = call.tensor("self");
     Emitter& e = call.emit();
     std::int64_t r = call.integer("upscale_factor"), rank = self.dim();
-    Ints s = self.sizes().vec(), lead(s.begin(), s.end() - 3);
-    std::int64_t c = s[at(rank - 3)] / (r * r), h = s[at(rank - 2)], w = s[at(rank - 1)];
-    Ints grid = lead, order, out = lead;
-    for (std::int64_t n : {c, r, r, h, w}) grid.push_back(n);
+    SymInts s = self.sym_sizes().vec(), lead(s.begin(), s.end() - 3);
+    const c10::SymInt c = s[at(rank - 3)] / (r * r), h = s[at(rank - 2)], w = s[at(rank - 1)];
+    SymInts grid = lead, out = lead;
+    Ints order;
+    for (const c10::SymInt& n : SymInts{c, r, r, h, w}) grid.push_back(n);
     auto k = static_cast<std::int64_t>(lead.size());
     for (std::int64_t i = 0; i < k; ++i) order.push_back(i);
     for (std::int64_t i : {0, 3, 1, 4, 2}) order.push_back(k + i);
-    for (std::int64_t n : {c, h * r, w * r}) out.push_back(n);
+    for (const c10::SymInt& n : SymInts{c, h * r, w * r}) out.push_back(n);
     ValueId v = e.reshape(e.permute(e.reshape(call.read(self), grid), order), out);
     call.give(v, format_strides(out, suggested_format(layout_of(self))), self.device());
 }

@@ -13,9 +13,9 @@ struct Moments {
     ValueId mean, variance;  // dims removed, population variance
 };
 Moments moments(Emitter& e, ValueId x, const Ints& dims) {
-    Ints sizes = e.sizes(x);
-    double n = 1;
-    for (std::int64_t d : dims) n *= static_cast<double>(sizes[at(d)]);
+    const SymInts sizes = e.sizes(x);
+    c10::SymInt n = 1;
+    for (std::int64_t d : dims) n *= sizes[at(d)];
     ValueId mean = e.div(e.reduce(Prim::Sum, x, dims, false), n);
     return {mean, e.reduce(Prim::Var, x, dims, false, {{"correction", 0.0}})};
 }
@@ -38,7 +38,7 @@ void lower_layer_norm(Call& call) {
     at::Tensor x = call.tensor("input"), w = call.tensor_or_none("weight"),
                b = call.tensor_or_none("bias");
     Emitter& e = call.emit();
-    Ints shape = call.ints("normalized_shape"), sizes = x.sizes().vec();
+    SymInts shape = call.sizes("normalized_shape"), sizes = x.sym_sizes().vec();
     if (shape.size() > sizes.size())
         throw UserError("layer_norm: shape of higher rank than the input");
     Ints dims = last_dims(x.dim(), shape.size());
@@ -51,7 +51,7 @@ void lower_layer_norm(Call& call) {
     if (w.defined()) y = e.mul(y, e.expand(e.convert(call.read(w), e.dtype(y)), sizes));
     if (b.defined()) y = e.add(y, e.expand(e.convert(call.read(b), e.dtype(y)), sizes));
     call.give(e.convert(y, to_dtype(x.scalar_type())), contiguous(sizes), x.device());
-    Ints kept = sizes;
+    SymInts kept = sizes;
     for (std::int64_t d : dims) kept[at(d)] = 1;
     DType st = statistics_type(x, w, b);
     for (ValueId s : {m.mean, rstd})
@@ -62,9 +62,9 @@ void lower_group_norm(Call& call) {
     at::Tensor x = call.tensor("input"), w = call.tensor_or_none("weight"),
                b = call.tensor_or_none("bias");
     Emitter& e = call.emit();
-    std::int64_t n = call.integer("N"), c = call.integer("C"), hw = call.integer("HxW"),
-                 g = call.integer("group");
-    Ints sizes = x.sizes().vec(), grouped{n, g, c / g, hw};
+    const c10::SymInt n = call.size("N"), c = call.size("C"), hw = call.size("HxW"),
+                      g = call.integer("group");
+    SymInts sizes = x.sym_sizes().vec(), grouped{n, g, c / g, hw};
     ValueId v = e.reshape(e.widen(call.read(x)), grouped);
     Moments m = moments(e, v, {2, 3});
     ValueId rstd = inverse_root(e, m.variance, call.real("eps"));
@@ -91,10 +91,10 @@ void lower_batch_norm(Call& call) {
     bool with_update = call.find("momentum") != nullptr && frozen_call;  // _batch_norm_with_update
     bool training = call.find("training") != nullptr ? call.flag("training") : with_update;
     double eps = call.real("eps");
-    Ints sizes = x.sizes().vec();
+    SymInts sizes = x.sym_sizes().vec();
     DType type = to_dtype(x.scalar_type());
     if (x.dim() < 2) throw UserError("batch_norm needs two dims");
-    std::int64_t c = sizes[1];
+    const c10::SymInt c = sizes[1];
     Ints dims;
     for (std::int64_t d = 0; d < x.dim(); ++d)
         if (d != 1) dims.push_back(d);
@@ -118,21 +118,23 @@ void lower_batch_norm(Call& call) {
     ValueId beta = e.sub(bias, e.mul(mean, alpha));
     ValueId y = e.add(e.mul(v, e.spread(alpha, dims, sizes)), e.spread(beta, dims, sizes));
     Layout l = layout_of(x);
-    Ints strides =
+    SymInts strides =
         is_contiguous(l) ? contiguous(sizes) : format_strides(sizes, suggested_format(l));
     call.give(e.convert(y, type), strides, x.device());
     DType st = statistics_type(x, w, b);
     if (training) {
         for (ValueId s : {mean, invstd}) call.give(e.convert(s, st), {1}, x.device());
         double momentum = call.real_or("momentum", 0.1);
-        double n =
-            static_cast<double>(numel(sizes)) / static_cast<double>(std::max<std::int64_t>(c, 1));
+        const c10::SymInt n = numel(sizes) / c.max(1);
         auto update = [&](const at::Tensor& running, ValueId fresh) {
             ValueId old = e.convert(call.read(running), wide);
             call.write(running, e.add(e.mul(fresh, momentum), e.mul(old, 1 - momentum)));
         };
         if (rm.defined()) update(rm, mean);
-        if (rv.defined()) update(rv, e.mul(variance, n / (n - 1)));
+        if (rv.defined()) {
+            auto count = static_cast<double>(concrete(n));
+            update(rv, e.mul(variance, count / (count - 1)));
+        }
     } else {
         ValueId none = e.full(st, {0}, 0.0);
         for (int i = 0; i < 2; ++i) call.give(none, {1}, x.device());

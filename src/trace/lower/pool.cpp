@@ -62,7 +62,7 @@ struct Windows {
         return dims;
     }
 };
-Ints pooled_strides(const at::Tensor& self, const Ints& sizes) {
+SymInts pooled_strides(const at::Tensor& self, const SymInts& sizes) {
     return format_strides(sizes, suggested_format(layout_of(self)));
 }
 Scalar lowest(DType t) {
@@ -88,7 +88,7 @@ void lower_max_pool(Call& call) {
     DType type = to_dtype(self.scalar_type());
     ValueId x = call.read(self);
     ValueId y = e.reduce(Prim::Amax, w.cut(e, x, lowest(type)), w.window_dims(self.dim()), false);
-    Ints strides = pooled_strides(self, e.sizes(y));
+    SymInts strides = pooled_strides(self, e.sizes(y));
     call.give(y, strides, self.device());
     // A node of its own, dead when nobody reads the indices.
     std::vector<ValueId> both = e.ops(Prim::MaxPoolIndices, {x},
@@ -146,7 +146,7 @@ void lower_avg_pool(Call& call) {
     Windows w(call, self, n);
     ValueId x = e.widen(call.read(self));
     ValueId y = e.reduce(Prim::Sum, w.cut(e, x, 0.0), w.window_dims(self.dim()), false);
-    Ints sizes = e.sizes(y);
+    SymInts sizes = e.sizes(y);
     bool with_padding = call.flag("count_include_pad", true);
     if (call.given("divisor_override")) {
         y = e.div(y, static_cast<double>(call.integer("divisor_override")));
@@ -207,7 +207,7 @@ void lower_adaptive_avg(Call& call) {
         ValueId index = e.add(k, e.expand(e.reshape(start, {out[i], 1}), grid));
         index = e.op(Prim::Minimum, {index, e.number(index, static_cast<double>(size - 1))});
         ValueId v = e.op(Prim::Take, {x, index}, {{"dims", Ints{d}}});
-        Ints sizes = e.sizes(v);
+        SymInts sizes = e.sizes(v);
         Ints place(sizes.size(), 1);
         place[at(d)] = out[i];
         place[at(d) + 1] = b.longest;

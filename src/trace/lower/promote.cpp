@@ -22,7 +22,7 @@ bool is_wrapped(const at::Tensor& tensor) {
            as_promise(tensor.unsafeGetTensorImpl()) == nullptr;
 }
 Layout layout_of(const at::Tensor& tensor) {
-    return {tensor.sizes().vec(), tensor.strides().vec()};
+    return {tensor.sym_sizes().vec(), tensor.sym_strides().vec()};
 }
 c10::ScalarType float_type(c10::ScalarType type) {
     return c10::isIntegralType(type, true) ? c10::typeMetaToScalarType(c10::get_default_dtype())
@@ -40,7 +40,7 @@ Operands gather_operands(std::vector<at::Tensor> tensors) {
     std::vector<Layout> layouts;
     bool first = true;
     for (const at::Tensor& t : tensors) {
-        out.shape = first ? t.sizes().vec() : broadcast_sizes(out.shape, t.sizes().vec());
+        out.shape = first ? t.sym_sizes().vec() : broadcast_sizes(out.shape, t.sym_sizes().vec());
         first = false;
         layouts.push_back(layout_of(t));
         if (t.dim() > 0 || !t.device().is_cpu()) out.device = t.device();

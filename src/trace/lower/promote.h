@@ -24,8 +24,8 @@ c10::ScalarType float_type(c10::ScalarType type);
 /// Broadcast operands and where the result goes.
 struct Operands {
     std::vector<at::Tensor> tensors;
-    Ints shape;
-    Ints strides;  // of the result
+    SymInts shape;
+    SymInts strides;  // of the result
     c10::Device device = c10::kCPU;
 };
 Operands gather_operands(std::vector<at::Tensor> tensors);

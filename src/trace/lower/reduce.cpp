@@ -29,21 +29,21 @@ struct Reduction {
         if (std::adjacent_find(dims.begin(), dims.end()) != dims.end())
             throw UserError("a dim appears twice in a reduction");
     }
-    std::int64_t count() const {
-        std::int64_t n = 1;
-        for (std::int64_t d : dims) n *= self.size(d);
+    c10::SymInt count() const {
+        c10::SymInt n = 1;
+        for (std::int64_t d : dims) n *= self.sym_size(d);
         return n;
     }
     bool reduced(std::int64_t d) const { return std::binary_search(dims.begin(), dims.end(), d); }
 
     /// Strides of the result: the output is allocated in the operand's order of dims, with reduced
     /// dims as size 1.
-    Ints strides() const {
-        Ints sizes = self.sizes().vec();
+    SymInts strides() const {
+        SymInts sizes = self.sym_sizes().vec();
         for (std::int64_t d : dims) sizes[static_cast<std::size_t>(d)] = 1;
-        Ints kept_sizes;
+        SymInts kept_sizes;
         for (std::int64_t d = 0; d < self.dim(); ++d)
-            if (!reduced(d)) kept_sizes.push_back(self.size(d));
+            if (!reduced(d)) kept_sizes.push_back(self.sym_size(d));
         return contiguous(keep ? sizes : kept_sizes);
     }
     void give(ValueId v) { call.give(v, strides(), self.device()); }
@@ -78,7 +78,7 @@ void lower_mean(Call& call) {
     if (is_integral(type)) throw UserError("mean needs a float or complex type");
     // Reduced floats: eager sums and divides in f32 and rounds once.
     ValueId sum = r.run(Prim::Sum, r.e.widen(r.e.convert(call.read(r.self), type)));
-    r.give(r.e.convert(r.e.div(sum, static_cast<double>(r.count())), type));
+    r.give(r.e.convert(r.e.div(sum, r.count()), type));
 }
 void lower_prod(Call& call) {
     Reduction r(call, "dim");
@@ -150,7 +150,7 @@ void lower_var_mean(Call& call) {
     r.give(variance(r, root));
     DType type = to_dtype(r.self.scalar_type());
     ValueId sum = r.run(Prim::Sum, r.e.widen(call.read(r.self)));
-    r.give(r.e.convert(r.e.div(sum, static_cast<double>(r.count())), type));
+    r.give(r.e.convert(r.e.div(sum, r.count()), type));
 }
 
 /// The p-norm of `v` (real, wide) over the reduction's dims.
@@ -190,10 +190,10 @@ void lower_logsumexp(Call& call) {
     // Eager composes it from operators of the operand's own type.
     ValueId m = e.reduce(Prim::Amax, x, r.dims, false);
     ValueId finite = e.select(e.op(Prim::IsInf, {m}), e.number(m, 0), m);
-    ValueId shifted = e.sub(x, e.spread(finite, r.dims, r.self.sizes().vec()));
+    ValueId shifted = e.sub(x, e.spread(finite, r.dims, r.self.sym_sizes().vec()));
     ValueId sum = e.reduce(Prim::Sum, e.op(Prim::Exp, {shifted}), r.dims, false);
     ValueId out = e.add(e.op(Prim::Log, {sum}), finite);
-    Ints kept = r.self.sizes().vec();
+    SymInts kept = r.self.sym_sizes().vec();
     for (std::int64_t d : r.dims) kept[static_cast<std::size_t>(d)] = 1;
     r.give(r.keep ? e.reshape(out, kept) : out);
 }

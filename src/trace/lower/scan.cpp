@@ -15,7 +15,7 @@ void lower_cum(Call& call) {  // cumsum, cumprod
     ValueId v = e.convert(call.read(self), type);
     std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
     if (self.dim() > 0) v = e.op(prim, {v}, {{"dim", dim}});
-    call.give(v, contiguous(self.sizes().vec()), self.device());
+    call.give(v, contiguous(self.sym_sizes().vec()), self.device());
 }
 template <Prim prim>
 void lower_cum_index(Call& call) {  // cummax, cummin: through the helper that fills both results
@@ -43,7 +43,7 @@ void lower_sort(Call& call) {
     std::vector<ValueId> both =
         call.emit().ops(Prim::Sort, {call.read(self)},
                         {{"dim", dim}, {"descending", call.flag("descending")}, {"stable", true}});
-    Ints strides = preserved_strides(layout_of(self));
+    SymInts strides = preserved_strides(layout_of(self));
     call.give(both[0], strides, self.device());
     call.give(both[1], strides, self.device());
 }

@@ -10,7 +10,7 @@ struct Parts {
     ValueId exp;      // its exponential
     ValueId sum;      // of exp along dim, spread
     DType out;        // of the result
-    Ints strides;
+    SymInts strides;
 };
 
 Parts softmax_parts(Call& call) {
@@ -22,7 +22,7 @@ Parts softmax_parts(Call& call) {
     if (auto t = call.scalar_type("dtype")) type = to_dtype(*t);
     if (!is_float(type)) throw UserError("softmax needs a float type");
     ValueId x = e.widen(e.convert(call.read(self), type));
-    Ints sizes = self.sizes().vec();
+    SymInts sizes = self.sym_sizes().vec();
     Ints dims = self.dim() == 0 ? Ints{} : Ints{dim};
     Parts p;
     p.out = type;
@@ -33,7 +33,7 @@ Parts softmax_parts(Call& call) {
     p.strides = contiguous(sizes);
     return p;
 }
-Ints result_strides(Call& call) { return contiguous(call.tensor("self").sizes().vec()); }
+SymInts result_strides(Call& call) { return contiguous(call.tensor("self").sym_sizes().vec()); }
 void lower_softmax(Call& call) {
     Parts p = softmax_parts(call);
     ValueId y = call.emit().div(p.exp, p.sum);
@@ -52,14 +52,15 @@ void lower_safe_softmax(Call& call) {
     std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
     ValueId x = call.read(self);
     ValueId masked = e.compare(Prim::Eq, x, -std::numeric_limits<double>::infinity());
-    ValueId all = e.spread(e.reduce(Prim::All, masked, {dim}, false), {dim}, self.sizes().vec());
+    ValueId all =
+        e.spread(e.reduce(Prim::All, masked, {dim}, false), {dim}, self.sym_sizes().vec());
     ValueId y = e.convert(e.div(p.exp, p.sum), p.out);
     call.give(e.select(all, e.number(y, 0), y), result_strides(call), self.device());
 }
 void lower_softmax_backward(Call& call) {
     at::Tensor grad = call.tensor("grad_output"), out = call.tensor("output");
     Emitter& e = call.emit();
-    Ints sizes = out.sizes().vec();
+    SymInts sizes = out.sym_sizes().vec();
     Ints dims{wrap_dim(call.integer("dim"), out.dim())};
     if (out.dim() == 0) dims.clear();
     ValueId g = e.widen(call.read(grad)), y = e.widen(call.read(out));
@@ -72,7 +73,7 @@ void lower_softmax_backward(Call& call) {
 void lower_log_softmax_backward(Call& call) {
     at::Tensor grad = call.tensor("grad_output"), out = call.tensor("output");
     Emitter& e = call.emit();
-    Ints sizes = out.sizes().vec();
+    SymInts sizes = out.sym_sizes().vec();
     Ints dims{wrap_dim(call.integer("dim"), out.dim())};
     if (out.dim() == 0) dims.clear();
     ValueId g = e.widen(call.read(grad)), y = e.widen(call.read(out));

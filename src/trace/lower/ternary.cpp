@@ -13,7 +13,7 @@ void lower_where(Call& call) {
     Emitter& e = call.emit();
     c10::ScalarType type = common_type(std::vector<at::Tensor>{yes, no});
     std::vector<Layout> layouts{layout_of(condition), layout_of(yes), layout_of(no)};
-    Ints shape =
+    SymInts shape =
         broadcast_sizes(broadcast_sizes(layouts[0].sizes, layouts[1].sizes), layouts[2].sizes);
     ValueId c = e.convert(call.read(condition), DType::Bool);
     ValueId y = value_as(call, yes, to_dtype(type)), n = value_as(call, no, to_dtype(type));
@@ -44,7 +44,7 @@ void lower_masked_fill(Call& call) {
     at::Tensor value = operand(call, "value");
     Emitter& e = call.emit();
     Layout a = layout_of(self), m = layout_of(mask);
-    Ints shape = broadcast_sizes(a.sizes, m.sizes);
+    SymInts shape = broadcast_sizes(a.sizes, m.sizes);
     DType type = to_dtype(self.scalar_type());
     ValueId x = e.expand(call.read(self), shape);
     ValueId c = e.expand(e.convert(call.read(mask), DType::Bool), shape);

@@ -12,22 +12,28 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
+/// `n` between the bounds, decided by the example (a guard), so that results stay plain sizes.
+c10::SymInt clamp_size(const c10::SymInt& n, const c10::SymInt& low, const c10::SymInt& high) {
+    if (n <= low) return low;
+    return n >= high ? high : n;
+}
+
 /// A view under construction: its metadata and its path.
 struct Viewer {
     Call& call;
     Promise& base;
     ViewPath path;
-    Ints sizes, strides;
-    std::int64_t offset;
+    SymInts sizes, strides;
+    c10::SymInt offset;
     c10::ScalarType dtype;
 
     Viewer(Call& c, const at::Tensor& t)
         : call(c),
           base(c.promise(t)),
           path(base.view()),
-          sizes(base.sizes().vec()),
-          strides(base.strides().vec()),
-          offset(base.storage_offset()),
+          sizes(base.sym_sizes().vec()),
+          strides(base.sym_strides().vec()),
+          offset(base.sym_storage_offset()),
           dtype(c10::typeMetaToScalarType(base.dtype())) {}
 
     std::int64_t rank() const { return static_cast<std::int64_t>(sizes.size()); }
@@ -35,7 +41,7 @@ struct Viewer {
         path = call.state().extend(*base.cell(), path, prim, std::move(attrs));
     }
     void permute(const Ints& dims) {
-        Ints s, t;
+        SymInts s, t;
         bool identity = true;
         for (std::size_t i = 0; i < dims.size(); ++i) {
             s.push_back(sizes[at(dims[i])]);
@@ -47,14 +53,16 @@ struct Viewer {
         strides = t;
     }
     /// To sizes and strides that show the same elements in the same row-major order.
-    void reshape(Ints to_sizes_, Ints to_strides) {
+    void reshape(SymInts to_sizes_, SymInts to_strides) {
         if (to_sizes_ != sizes) step(Prim::Reshape, {{"sizes", to_sizes(to_sizes_)}});
         sizes = std::move(to_sizes_);
         strides = std::move(to_strides);
     }
-    void slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t by) {
+    void slice(std::int64_t dim, const c10::SymInt& start, const c10::SymInt& end,
+               std::int64_t by) {
         if (start != 0 || end != sizes[at(dim)] || by != 1) {
-            Ints starts(sizes.size(), 0), ends = sizes, steps(sizes.size(), 1);
+            SymInts starts(sizes.size(), 0), ends = sizes;
+            Ints steps(sizes.size(), 1);
             starts[at(dim)] = start;
             ends[at(dim)] = end;
             steps[at(dim)] = by;
@@ -62,16 +70,16 @@ struct Viewer {
                  {{"starts", to_sizes(starts)}, {"ends", to_sizes(ends)}, {"steps", steps}});
         }
         offset += start * strides[at(dim)];
-        sizes[at(dim)] = (end - start + by - 1) / by;
+        sizes[at(dim)] = by == 1 ? end - start : (end - start + (by - 1)) / by;
         strides[at(dim)] *= by;
     }
     void drop(std::int64_t dim) {
-        Ints s = sizes, t = strides;
+        SymInts s = sizes, t = strides;
         s.erase(s.begin() + dim);
         t.erase(t.begin() + dim);
         reshape(std::move(s), std::move(t));
     }
-    void select(std::int64_t dim, std::int64_t index) {
+    void select(std::int64_t dim, const c10::SymInt& index) {
         slice(dim, index, index + 1, 1);
         drop(dim);
     }
@@ -79,13 +87,13 @@ struct Viewer {
     void give() { call.give(result()); }
 };
 
-void view_as_sizes(Call& call, const Ints& wanted) {
+void view_as_sizes(Call& call, const SymInts& wanted) {
     Viewer v(call, call.tensor("self"));
-    Ints to = at::infer_size(wanted, numel(v.sizes));
-    auto strides = at::detail::computeStride(c10::IntArrayRef(v.sizes), c10::IntArrayRef(v.strides),
-                                             c10::IntArrayRef(to));
+    const c10::SymDimVector to = at::infer_size_dv(c10::SymIntArrayRef(wanted), numel(v.sizes));
+    auto strides = at::detail::computeStride(c10::SymIntArrayRef(v.sizes),
+                                             c10::SymIntArrayRef(v.strides), c10::SymDimVector(to));
     if (!strides) throw UserError("view size is not compatible with the tensor's size and stride");
-    v.reshape(to, Ints(strides->begin(), strides->end()));
+    v.reshape(SymInts(to.begin(), to.end()), SymInts(strides->begin(), strides->end()));
     v.give();
 }
 void view_dtype(Call& call) {
@@ -102,11 +110,11 @@ void view_dtype(Call& call) {
 }
 void lower_view(Call& call) {
     if (call.overload() == "dtype") return view_dtype(call);
-    view_as_sizes(call, call.ints("size"));
+    view_as_sizes(call, call.sizes("size"));
 }
 void lower_reshape_alias(Call& call) {
     Viewer v(call, call.tensor("self"));
-    v.reshape(call.ints("size"), call.ints("stride"));
+    v.reshape(call.sizes("size"), call.sizes("stride"));
     v.give();
 }
 void lower_permute(Call& call) {
@@ -137,28 +145,28 @@ void lower_alias(Call& call) { Viewer(call, call.tensor("self")).give(); }
 
 void lower_expand(Call& call) {
     Viewer v(call, call.tensor("self"));
-    Ints to = call.ints("size");
+    SymInts to = call.sizes("size");
     if (to.size() < v.sizes.size()) throw UserError("expand to fewer dims");
     std::size_t shift = to.size() - v.sizes.size();
-    Ints strides(to.size(), 0), dims, spread = to;
+    SymInts strides(to.size(), 0), spread = to;
+    Ints dims;
     bool same = shift == 0;
     for (std::size_t i = to.size(); i-- > 0;) {
         if (i < shift) {
             if (to[i] < 0) throw UserError("expand: -1 for a new dim");
-            strides[i] = i + 1 < to.size() ? spread[i + 1] * strides[i + 1] : 1;
+            strides[i] = i + 1 < to.size() ? spread[i + 1] * strides[i + 1] : c10::SymInt(1);
             if (to[i] != 1) strides[i] = 0;
             continue;
         }
-        std::int64_t size = v.sizes[i - shift];
+        const c10::SymInt size = v.sizes[i - shift];
         if (to[i] == -1) to[i] = spread[i] = size;
         if (size != to[i] && size != 1) throw UserError("expand: sizes do not match");
-        strides[i] = size == to[i] ? v.strides[i - shift] : 0;
+        strides[i] = size == to[i] ? v.strides[i - shift] : c10::SymInt(0);
         same = same && size == to[i];
     }
     for (std::size_t i = 0; i < v.sizes.size(); ++i)
         dims.push_back(static_cast<std::int64_t>(i + shift));
-    bool only_ones = numel(to) == numel(v.sizes);
-    if (!same && only_ones) {
+    if (!same && numel(to) == numel(v.sizes)) {
         v.reshape(to, strides);  // keeps writes through the view possible
     } else if (!same) {
         v.step(Prim::Broadcast, {{"sizes", to_sizes(to)}, {"dims", dims}});
@@ -170,7 +178,7 @@ void lower_expand(Call& call) {
 
 /// Sizes and strides without the dims of size 1 that are listed (all when `dims` is empty).
 void squeeze(Viewer& v, const Ints& dims, bool all) {
-    Ints s, t;
+    SymInts s, t;
     for (std::int64_t d = 0; d < v.rank(); ++d) {
         bool named = all || std::find(dims.begin(), dims.end(), d) != dims.end();
         if (named && v.sizes[at(d)] == 1) continue;
@@ -188,8 +196,8 @@ void lower_squeeze(Call& call) {
 void lower_unsqueeze(Call& call) {
     Viewer v(call, call.tensor("self"));
     std::int64_t d = wrap_dim(call.integer("dim"), v.rank() + 1);
-    Ints s = v.sizes, t = v.strides;
-    std::int64_t stride = d < v.rank() ? v.sizes[at(d)] * v.strides[at(d)] : 1;
+    SymInts s = v.sizes, t = v.strides;
+    const c10::SymInt stride = d < v.rank() ? v.sizes[at(d)] * v.strides[at(d)] : c10::SymInt(1);
     s.insert(s.begin() + d, 1);
     t.insert(t.begin() + d, stride);
     v.reshape(std::move(s), std::move(t));
@@ -197,9 +205,10 @@ void lower_unsqueeze(Call& call) {
 }
 void lower_select(Call& call) {
     Viewer v(call, call.tensor("self"));
-    std::int64_t d = wrap_dim(call.integer("dim"), v.rank()), i = call.integer("index");
+    std::int64_t d = wrap_dim(call.integer("dim"), v.rank());
+    const c10::SymInt i = call.size("index");
     if (v.rank() == 0) throw UserError("select of a 0-dim tensor");
-    std::int64_t n = v.sizes[at(d)];
+    const c10::SymInt n = v.sizes[at(d)];
     if (i < -n || i >= n) throw UserError("select: the index is out of range");
     v.select(d, i < 0 ? i + n : i);
     v.give();
@@ -208,20 +217,21 @@ void lower_slice(Call& call) {
     Viewer v(call, call.tensor("self"));
     std::int64_t d = wrap_dim(call.integer_or("dim", 0), v.rank());
     if (v.rank() == 0) throw UserError("slice of a 0-dim tensor");
-    std::int64_t n = v.sizes[at(d)], step = call.integer_or("step", 1);
-    std::int64_t start = call.integer_or("start", 0), end = call.integer_or("end", n);
+    const c10::SymInt n = v.sizes[at(d)];
+    const std::int64_t step = call.integer_or("step", 1);
+    c10::SymInt start = call.size_or("start", 0), end = call.size_or("end", n);
     if (step <= 0) throw UserError("slice: the step must be positive");
     if (start < 0) start += n;
     if (end < 0) end += n;
-    start = std::clamp<std::int64_t>(start, 0, n);
-    end = std::clamp<std::int64_t>(end, start, n);
+    start = clamp_size(start, 0, n);
+    end = clamp_size(end, start, n);
     v.slice(d, start, end, step);
     v.give();
 }
-std::vector<at::Tensor> parts(Call& call, std::int64_t d, const Ints& lengths) {
+std::vector<at::Tensor> parts(Call& call, std::int64_t d, const SymInts& lengths) {
     std::vector<at::Tensor> out;
-    std::int64_t start = 0;
-    for (std::int64_t n : lengths) {
+    c10::SymInt start = 0;
+    for (const c10::SymInt& n : lengths) {
         Viewer v(call, call.tensor("self"));
         v.slice(d, start, start + n, 1);
         out.push_back(v.result());
@@ -233,18 +243,19 @@ void lower_split(Call& call) {
     at::Tensor self = call.tensor("self");
     if (self.dim() == 0) throw UserError("split of a 0-dim tensor");
     std::int64_t d = wrap_dim(call.integer_or("dim", 0), self.dim());
-    std::int64_t n = self.size(d), length = call.ints("split_size")[0];
+    const c10::SymInt n = self.sym_size(d), length = call.sizes("split_size")[0];
     if (length < 0 || (length == 0 && n != 0)) throw UserError("split: bad size");
-    Ints lengths;
-    for (std::int64_t left = n; left > 0; left -= length) lengths.push_back(std::min(left, length));
+    SymInts lengths;
+    for (c10::SymInt left = n; left > 0; left = left - length)
+        lengths.push_back(left < length ? left : length);
     if (n == 0) lengths.push_back(0);
     call.give(parts(call, d, lengths));
 }
 void lower_split_with_sizes(Call& call) {
     at::Tensor self = call.tensor("self");
     std::int64_t d = wrap_dim(call.integer_or("dim", 0), self.dim());
-    Ints lengths = call.ints("split_sizes");
-    if (std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}) != self.size(d))
+    SymInts lengths = call.sizes("split_sizes");
+    if (std::accumulate(lengths.begin(), lengths.end(), c10::SymInt(0)) != self.sym_size(d))
         throw UserError("split_with_sizes: the sizes do not add up");
     call.give(parts(call, d, lengths));
 }
@@ -252,7 +263,8 @@ void lower_unbind(Call& call) {
     at::Tensor self = call.tensor("self");
     std::int64_t d = wrap_dim(call.integer_or("dim", 0), self.dim());
     std::vector<at::Tensor> out;
-    for (std::int64_t i = 0; i < self.size(d); ++i) {
+    const std::int64_t count = self.size(d);
+    for (std::int64_t i = 0; i < count; ++i) {
         Viewer v(call, self);
         v.select(d, i);
         out.push_back(v.result());
@@ -264,13 +276,13 @@ void lower_diagonal(Call& call) {
     std::int64_t a = wrap_dim(call.integer_or("dim1", 0), v.rank());
     std::int64_t b = wrap_dim(call.integer_or("dim2", 1), v.rank());
     std::int64_t offset = call.integer_or("offset", 0);
-    std::int64_t length = offset >= 0 ? std::min(v.sizes[at(a)], v.sizes[at(b)] - offset)
-                                      : std::min(v.sizes[at(a)] + offset, v.sizes[at(b)]);
-    length = std::max<std::int64_t>(length, 0);
+    c10::SymInt length = offset >= 0 ? v.sizes[at(a)].min(v.sizes[at(b)] - offset)
+                                     : (v.sizes[at(a)] + offset).min(v.sizes[at(b)]);
+    length = length.max(0);
     if (length > 0)
-        v.offset += offset >= 0 ? offset * v.strides[at(b)] : -offset * v.strides[at(a)];
+        v.offset += offset >= 0 ? v.strides[at(b)] * offset : v.strides[at(a)] * -offset;
     v.step(Prim::Diagonal, {{"dim1", a}, {"dim2", b}, {"offset", offset}});
-    std::int64_t stride = v.strides[at(a)] + v.strides[at(b)];
+    const c10::SymInt stride = v.strides[at(a)] + v.strides[at(b)];
     for (std::int64_t d : {std::max(a, b), std::min(a, b)}) {
         v.sizes.erase(v.sizes.begin() + d);
         v.strides.erase(v.strides.begin() + d);
@@ -283,14 +295,14 @@ void lower_diagonal(Call& call) {
 /// as_strided counts in the storage: on the base, first permuted to the order of its storage.
 void lower_as_strided(Call& call) {
     Viewer v(call, call.tensor("self"));
-    Ints sizes = call.ints("size"), strides = call.ints("stride");
-    std::int64_t offset = call.integer_or("storage_offset", v.offset);
+    SymInts sizes = call.sizes("size"), strides = call.sizes("stride");
+    const c10::SymInt offset = call.size_or("storage_offset", v.offset);
     if (sizes == v.sizes && strides == v.strides && offset == v.offset) return v.give();
     const Cell& cell = *v.base.cell();
     if (cell.dtype != v.dtype) throw NotSupported("as_strided of a view as another type");
     if (!is_dense({cell.sizes, cell.strides}))
         throw NotSupported("as_strided of a storage with gaps");
-    std::int64_t last = offset - cell.offset;
+    c10::SymInt last = offset - cell.offset;
     for (std::size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
     if (numel(sizes) > 0 && (offset < cell.offset || last >= numel(cell.sizes)))
         throw NotSupported("as_strided beyond the known part of a storage");
@@ -305,7 +317,7 @@ void lower_as_strided(Call& call) {
     }
     v.step(Prim::AsStrided, {{"sizes", to_sizes(sizes)},
                              {"strides", to_sizes(strides)},
-                             {"offset", Expr(offset - cell.offset)}});
+                             {"offset", unwrap(offset - cell.offset)}});
     v.sizes = sizes;
     v.strides = strides;
     v.offset = offset;
@@ -316,8 +328,8 @@ void lower_unfold(Call& call) {
     std::int64_t d = wrap_dim(call.integer("dimension"), v.rank());
     std::int64_t size = call.integer("size"), step = call.integer("step");
     if (v.rank() == 0) throw NotSupported("unfold of a 0-dim tensor");
-    std::int64_t n = v.sizes[at(d)];
-    if (size > n || step <= 0) throw UserError("unfold: bad size or step");
+    const c10::SymInt n = v.sizes[at(d)];
+    if (n < size || step <= 0) throw UserError("unfold: bad size or step");
     v.step(Prim::Window, {{"dims", Ints{d}},
                           {"sizes", to_sizes(Ints{size})},
                           {"steps", Ints{step}},
@@ -331,7 +343,7 @@ void lower_unfold(Call& call) {
 void lower_view_as_real(Call& call) {
     Viewer v(call, call.tensor("self"));
     v.step(Prim::ViewAsReal, {});
-    for (std::int64_t& s : v.strides) s *= 2;
+    for (c10::SymInt& s : v.strides) s *= 2;
     v.sizes.push_back(2);
     v.strides.push_back(1);
     v.offset *= 2;
@@ -345,7 +357,7 @@ void lower_view_as_complex(Call& call) {
     v.step(Prim::ViewAsComplex, {});
     v.sizes.pop_back();
     v.strides.pop_back();
-    for (std::int64_t& s : v.strides) {
+    for (c10::SymInt& s : v.strides) {
         if (s % 2 != 0) throw UserError("view_as_complex: odd strides");
         s /= 2;
     }
@@ -372,9 +384,11 @@ void in_place(Call& call) {
     at::Tensor view = call.results().back().value.toTensor(), self = call.tensor("self");
     Promise& p = call.promise(self);
     Promise& q = call.promise(view);
-    if (p.cell()->input >= 0 && (p.sizes() != q.sizes() || p.strides() != q.strides()))
+    if (p.cell()->input >= 0 &&
+        (p.sym_sizes() != q.sym_sizes() || p.sym_strides() != q.sym_strides()))
         throw NotSupported("an input's sizes change in place");
-    p.become(q.cell(), q.view(), q.sizes(), q.strides(), q.storage_offset());
+    p.become(q.cell(), q.view(), q.sym_sizes().vec(), q.sym_strides().vec(),
+             q.sym_storage_offset());
     call.results().clear();
     call.give(self);
 }
