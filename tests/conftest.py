@@ -1,16 +1,15 @@
 """What the tests of the package share."""
 
 import pytest
-import torch
 
 import ingot
 
 
 @pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch.compiler.reset()
+def fresh():
+    ingot.reset()
     yield
-    torch.compiler.reset()
+    ingot.reset()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ any other is a mistake of the compiler, logged in one line and left behind as a 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,17 +28,23 @@ log = logging.getLogger("ingot")
 
 @dataclass
 class Stats:
-    """What the backend did in this process."""
+    """What the compiler did in this process, whoever captured."""
 
-    graphs: int = 0  # graphs handed over by Dynamo
+    graphs: int = 0  # graphs captured
     programs: int = 0  # programs compiled (one for each set of sizes)
     fallbacks: int = 0  # graphs or sizes that run eagerly because they could not be compiled
     training: int = 0  # graphs that run eagerly because an input needs a gradient
     eager_calls: int = 0  # calls of a program whose inputs it cannot serve, run eagerly
-    compile_seconds: float = 0.0  # from Dynamo's graph to a callable, summed
+    compile_seconds: float = 0.0  # from a graph to a callable, summed
     kernels: int = 0  # distinct kernels of all programs
     externs: int = 0  # operators of all programs that PyTorch carries out
     reasons: list[str] = field(default_factory=list)  # one line for each fallback
+    # Of own capture alone:
+    recordings: int = 0  # calls that were recorded
+    replays: int = 0  # calls served by a recording
+    breaks: int = 0  # places where a recording had to run something for real
+    guard_failures: int = 0  # calls that no recording fitted
+    record_seconds: float = 0.0  # recording, without compiling
 
 
 _stats = Stats()
@@ -48,7 +55,19 @@ _said: set[str] = set()
 def stats() -> Stats:
     """A copy of the counters."""
     with _lock:
-        return replace(_stats, reasons=list(_stats.reasons))
+        found = replace(_stats, reasons=list(_stats.reasons))
+    extension = sys.modules.get("ingot._ingot")
+    if extension is not None:
+        captured = extension.capture_counters()
+        for name in ("recordings", "replays", "breaks", "guard_failures", "record_seconds"):
+            setattr(found, name, captured[name])
+        found.graphs += captured["graphs"]
+        found.programs += captured["graphs"]
+        found.eager_calls += captured["eager_calls"]
+        found.compile_seconds += captured["compile_seconds"]
+        found.fallbacks += sum(captured["reasons"].values())
+        found.reasons += captured["reasons"]
+    return found
 
 
 def _say_once(line: str) -> None:

@@ -92,25 +92,19 @@ def explain(function: Callable, settings: Settings, args: tuple, kwargs: dict) -
     from . import _ingot
 
     _mark_known()
-    graphs: list[torch.fx.GraphModule] = []
-
-    def collect(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
-        graphs.append(gm)
-        return gm.forward
-
-    captured = _ingot.capture(function, _capture_options(settings, collect))
+    captured = _ingot.capture(function, _capture_options(settings, None))
     captured(*args, **kwargs)
     segments = captured.explain()
     broken = [one for one in segments if one["end"] == "break" or one["kind"] == "eager"]
     counters = captured.counters()
-    operators = [[n.target for n in gm.graph.nodes if n.op == "call_function"] for gm in graphs]
+    operators = [one["operators"] for one in segments if one["operators"]]
     reasons = []
     for one in broken:
         frame = frame_of(one.get("line") or "")
         reasons.append(Break(one.get("reason") or "", [frame] if frame else []))
     return Explanation(
-        graphs=graphs,
-        graph_count=len(graphs),
+        graphs=[],
+        graph_count=len(operators),
         graph_break_count=len(reasons),
         break_reasons=reasons,
         op_count=sum(map(len, operators)),
