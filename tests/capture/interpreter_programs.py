@@ -463,7 +463,7 @@ def _():
         lambda: undefined_name,
         lambda: None.x,
         lambda: scale(),
-        lambda: (1)(),
+        lambda: dict.fromkeys(1),
     ):
         try:
             call()

@@ -74,14 +74,11 @@ inline Step Evaluator::binary_subscr(int) {
 }
 
 inline Step Evaluator::is_op(int negated) {
-    PyObject* result = (top(2) == top()) != (negated != 0) ? Py_True : Py_False;
-    if (observer_ != nullptr) [[unlikely]] {
-        if (!perform({Operation::identical, negated, {sp_ - 2, 2}}, &result,
-                     [&] { return Py_NewRef(result); }))
-            return failed();
-    } else {
-        Py_INCREF(result);
-    }
+    PyObject* answer = (top(2) == top()) != (negated != 0) ? Py_True : Py_False;
+    PyObject* result = nullptr;
+    if (!perform({Operation::identical, negated, {sp_ - 2, 2}}, &result,
+                 [=] { return Py_NewRef(answer); }))
+        return failed();
     replace(2, result);
     return Step::next;
 }

@@ -74,9 +74,9 @@ Step Evaluator::load_deref(int slot) {
     if (value == nullptr) return unbound_cell(slot);
     if (observer_ != nullptr) {
         PyObject* result = nullptr;
-        return push_result(perform({Operation::read_cell, slot, {&local(slot), 1}, slot_name(slot)},
-                                   &result, [&] { return Py_XNewRef(PyCell_GET(local(slot))); }),
-                           result);
+        bool done = perform({Operation::read_cell, slot, {&local(slot), 1}, slot_name(slot)},
+                            &result, [&] { return Py_XNewRef(PyCell_GET(local(slot))); });
+        return push_result(done, result);
     }
     push(Py_NewRef(value));
     return Step::next;

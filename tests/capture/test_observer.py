@@ -1,0 +1,258 @@
+"""What an observer sees of small functions, and what it can ask for."""
+
+import gc
+import os
+import pathlib
+import sys
+import tracemalloc
+
+import interpreter_programs as programs
+import pytest
+import test_interpreter
+
+interpreter = test_interpreter.interpreter
+GOLDEN = pathlib.Path(__file__).with_name("observer_log.txt")
+
+
+class Model:
+    def __init__(self, scale):
+        self.scale = scale
+        self.layers = [self.double, self.double]
+
+    def double(self, x):
+        return x * 2
+
+    def __call__(self, x, *, bias=None):
+        for layer in self.layers:
+            x = layer(x)
+        if bias is not None:
+            x += bias
+        return x if x > 3 else self.scale
+
+
+MODEL = Model(5)
+
+
+def reads():
+    options = {"key": [1, 2]}
+    options["key"][0] = len(options["key"])
+    first, second = options["key"]
+    MODEL.scale = first
+    del options["key"]
+    return first in (1, 2), -second, not options, f"{first:>3}"
+
+
+def calls():
+    return MODEL(1, bias=1), MODEL(*[0]), max([3, 1], key=lambda v: -v)
+
+
+def controls():
+    total = 0
+    try:
+        while total < 2:
+            total += 1
+        raise ValueError(total)
+    except ValueError as error:
+        kind = type(error).__name__
+    with open(os.devnull) as file:
+        text = file.read()
+    squares = [i * i for i in range(2)]
+    return kind, text, squares, list(j for j in squares)  # noqa: C400
+
+
+def fails():
+    try:
+        return {}["missing"]
+    except KeyError:
+        return None.missing
+
+
+def test_log():
+    """Each event, in order, as the file beside this one has it (INGOT_BLESS=1 writes it anew)."""
+    text = ""
+    for function in (reads, calls, controls):
+        result, lines = interpreter.observe(function)
+        assert result == function()
+        text += f"== {function.__name__}\n" + "\n".join(lines) + "\n"
+    if os.environ.get("INGOT_BLESS"):
+        GOLDEN.write_text(text)
+    if sys.version_info[:2] == (3, 11):
+        assert text == GOLDEN.read_text()
+
+
+def events(function, answer=None):
+    try:
+        return interpreter.observe(function, answer)
+    except Exception as error:
+        return error, None
+
+
+def test_errors_are_the_programs():
+    error, _ = events(fails)
+    assert type(error) is AttributeError
+    assert type(error.__context__) is KeyError
+
+
+@pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda p: p.__doc__)
+def test_observed_programs(program):
+    """Being observed changes nothing."""
+    expected = test_interpreter.inside(test_interpreter.outcome(program))
+    observed = test_interpreter.outcome(lambda: interpreter.observe(program)[0])
+    assert test_interpreter.inside(observed) == expected
+
+
+@pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda p: p.__doc__)
+def test_handed_back_at_each_event(program):
+    """The observer ends its observation at the n-th event; CPython finishes all frames."""
+    expected = test_interpreter.inside(test_interpreter.outcome(program))
+    for stop in (*range(40), *range(40, 400, 17)):
+        seen = []
+
+        def answer(*event, seen=seen, stop=stop):
+            seen.append(event)
+            return True if len(seen) > stop else None
+
+        def call(answer=answer):
+            return interpreter.observe(program, answer)[0]
+
+        assert test_interpreter.inside(test_interpreter.outcome(call)) == expected
+        if len(seen) <= stop:
+            break
+        assert len(seen) == stop + 1, "asked again after it had ended the observation"
+
+
+def test_results_of_the_observer():
+    """`handled`: the operation is not carried out, its result is the observer's."""
+
+    def function(n):
+        values = [n + 1, n < 0, -n, n == 3, [10][0], len("abc"), n in (), n is None]  # noqa: RUF060
+        if n:
+            values.append("true")
+        return values
+
+    def answer(operation, operands, name, detail, offset):
+        if operation == "binary":
+            return ("sum",)
+        if operation in ("compare", "contains", "identical"):
+            return (True,)
+        if operation == "unary":
+            return ("minus",)
+        if operation == "read_item":
+            return ("item",)
+        if operation == "call" and operands[0] is len:
+            return (99,)
+        if operation == "truth":
+            return (False,)
+        return None
+
+    result, _ = interpreter.observe(lambda: function(3), answer)
+    assert result == ["sum", True, "minus", True, "item", 99, True, True]
+
+
+def test_iteration_of_the_observer():
+    def function():
+        log = []
+        for x in iter([1, 2]):
+            log.append(x)
+        return log
+
+    items = iter([("a",), ("b",), None])
+
+    def answer(operation, *_):
+        return next(items, None) if operation == "next" else None
+
+    assert interpreter.observe(function, answer)[0] == ["a", "b", 1, 2]
+
+
+@pytest.mark.parametrize("operation", ["call", "binary", "read_attribute", "read_global", "truth"])
+def test_hooks_raise(operation):
+    """An error of a hook is raised at the instruction, through the program's handlers."""
+
+    class Stop(Exception):
+        pass
+
+    def inner(x):
+        y = x + 1
+        return len([y]) if y else os.sep
+
+    def function(truth):
+        try:
+            return inner(truth)
+        except Stop as error:
+            return "caught", error.__traceback__.tb_next.tb_frame.f_code.co_name
+
+    def answer(kind, operands, name, detail, offset):
+        if kind == operation and sys._getframe(1).f_code is inner.__code__:
+            raise Stop
+        return None
+
+    # A hook stands on the frame that it reports, and its error has both in its traceback.
+    outcomes = [interpreter.observe(lambda x=x: function(x), answer)[0] for x in (1, -1)]
+    caught = ("caught", "inner")
+    assert outcomes == [
+        1 if operation == "read_attribute" else caught,
+        os.sep if operation == "call" else caught,
+    ]
+
+
+def test_nothing_leaks():
+    """Memory is flat over many runs, observed or not, handed back, raising, rebuilt."""
+
+    def everything():
+        for program in programs.PROGRAMS:
+            if program in programs.NOT_REBUILT and "frames" in program.__doc__:
+                continue
+            test_interpreter.outcome(lambda p=program: interpreter.run(p))
+            test_interpreter.outcome(lambda p=program: interpreter.observe(p))
+            test_interpreter.outcome(lambda p=program: interpreter.hand_back_randomly(p, 5, 20))
+            for at in (3, 17, 60):
+                test_interpreter.outcome(
+                    lambda p=program, at=at: interpreter.interrupt(p, at, True)
+                )
+                test_interpreter.outcome(
+                    lambda p=program, at=at: interpreter.interrupt(p, at, False)
+                )
+
+    def measure(rounds):
+        for _ in range(rounds):
+            everything()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0], len(gc.get_objects())
+
+    tracemalloc.start()
+    try:
+        measure(3)
+        memory, objects = measure(1)
+        memory_after, objects_after = measure(6)
+    finally:
+        tracemalloc.stop()
+    assert abs(objects_after - objects) < 50
+    assert memory_after - memory < 30_000
+
+
+def test_reference_counts():
+    """No operand keeps or loses a reference."""
+    watched = [object(), [1], {"a": 1}, "text" * 3, 12345678901, Model(2), ValueError("x")]
+
+    def use():
+        a, b, c, d, e, f, g = watched
+        pair = (a, b, *b, {**c}, [*b], d + d, e * e, f.scale, f(1), b[0], a is b, b == b)
+        f.extra = a
+        del f.extra
+        for item in watched:
+            if item is None or not watched:
+                break
+        try:
+            raise g
+        except ValueError as error:
+            kept = error.args
+        g.__traceback__ = None
+        return len(pair), kept, [x for x in watched if x is a], max(b, key=lambda v: v), f"{d}"
+
+    before = [sys.getrefcount(x) for x in watched]
+    for _ in range(20):
+        interpreter.run(use)
+        interpreter.observe(use)
+        interpreter.hand_back_randomly(use, 3, 10)
+    gc.collect()
+    assert [sys.getrefcount(x) for x in watched] == before
