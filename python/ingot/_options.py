@@ -34,6 +34,8 @@ TABLE: tuple[Option, ...] = (
            "keep compiled machine code on disk and load it from there"),
     Option("target", str, "", "INGOT_TARGET",
            "a lesser processor to generate code for, e.g. x86-64-v3; empty: this machine"),
+    Option("perf_map", bool, False, "INGOT_PERF_MAP",
+           "tell the profiler `perf` the names of compiled functions"),
     Option("freezing", bool, True, "INGOT_FREEZING",
            "fold and pack parameters; a changed parameter is folded and packed again"),
     Option("emulate_precision_casts", bool, True, "INGOT_EMULATE_PRECISION_CASTS",

@@ -24,6 +24,7 @@ struct Settings {
         read(values, "cache", compiler.cache);
         read(values, "cache_dir", compiler.cache_directory);
         read(values, "target", compiler.target);
+        read(values, "perf_map", compiler.perf_map);
         read(values, "emulate_precision_casts", round_intermediates);
     }
 

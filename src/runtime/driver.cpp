@@ -111,7 +111,7 @@ double CompileReport::seconds() const {
 
 struct Compiler::Impl {
     explicit Impl(const CompilerOptions& options)
-        : jit(chosen_target(options.target)),
+        : jit(chosen_target(options.target), {.perf_map = options.perf_map}),
           cache({options.cache ? (options.cache_directory.empty() ? default_cache_directory()
                                                                   : options.cache_directory)
                                : std::string()}),

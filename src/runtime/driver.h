@@ -34,6 +34,7 @@ struct CompilerOptions {
     /// A processor to generate code for that this machine can pass for ("x86-64-v3"), so that code
     /// for lesser machines can be tried and cached; empty: this machine as it is.
     std::string target;
+    bool perf_map = false;  // write names of functions to /tmp/perf-<pid>.map, for `perf report`
     auto operator<=>(const CompilerOptions&) const = default;
 };
 

@@ -20,7 +20,7 @@ namespace ingot::runtime {
 namespace {
 
 /// Part of every key, beside the build's own identity (Jit::cache_key): the meaning of an entry.
-constexpr std::string_view kVersion = "ingot kernels 2";
+constexpr std::string_view kVersion = "ingot kernels 3";
 constexpr std::string_view kLaunches = "/launches";
 constexpr std::string_view kShared = "/shared";  // names of shared functions, a line each
 
@@ -81,8 +81,8 @@ struct KernelLoader::Job {
 codegen::IrModule KernelLoader::emit(const Kernel& kernel, KernelCode& launches) const {
     codegen::IrModule module = jit_.make_module(kernel.name);
     launches = kernel.contraction
-                   ? codegen::emit_contraction(*module.module, kernel, jit_.target(), "k")
-                   : codegen::emit_kernel(*module.module, kernel, jit_.target(), "k");
+                   ? codegen::emit_contraction(*module.module, kernel, jit_.target(), kernel.name)
+                   : codegen::emit_kernel(*module.module, kernel, jit_.target(), kernel.name);
     return module;
 }
 
