@@ -33,7 +33,7 @@ class Stats:
     graphs: int = 0  # graphs captured
     programs: int = 0  # programs compiled (one for each set of sizes)
     fallbacks: int = 0  # graphs or sizes that run eagerly because they could not be compiled
-    training: int = 0  # graphs that run eagerly because an input needs a gradient
+    training: int = 0  # programs with a compiled backward
     eager_calls: int = 0  # calls of a program whose inputs it cannot serve, run eagerly
     compile_seconds: float = 0.0  # from a graph to a callable, summed
     kernels: int = 0  # distinct kernels of all programs
@@ -114,6 +114,7 @@ def _record(
     from . import _ingot
 
     recorder = _ingot.Recorder(options)
+    training = torch.is_grad_enabled() and _any_requires_grad(inputs)
     arguments, tensors = [], []
     for position, (node, value) in enumerate(zip(placeholders, inputs, strict=True)):
         if not isinstance(value, torch.Tensor):
@@ -122,13 +123,21 @@ def _record(
             arguments.append(_Scalar(value.item()))
         else:
             tensors.append(position)
-            frozen = options.freezing and _is_parameter(node, value)
-            arguments.append(recorder.input(value, frozen, node.name))
+            gradient = training and value.requires_grad
+            # What an optimizer changes at every step is not worth folding and packing.
+            frozen = options.freezing and not gradient and _is_parameter(node, value)
+            arguments.append(recorder.input(value, frozen, node.name, gradient))
     with recorder:
         outputs = gm(*arguments)
     outputs = list(outputs)
     results = [k for k, value in enumerate(outputs) if isinstance(value, torch.Tensor)]
-    program = recorder.compile([outputs[k] for k in results])
+    returned = [outputs[k] for k in results]
+    if training and any(value.requires_grad for value in returned):
+        program = recorder.compile_training(returned)
+        with _lock:
+            _stats.training += 1
+    else:
+        program = recorder.compile(returned)
     # The graph itself, for calls that the program cannot serve (a tensor subclass, overlapping
     # memory): over the same tensors and the numbers this program was made for.
     template = [None if isinstance(v, torch.Tensor) else v for v in arguments]
@@ -140,6 +149,10 @@ def _record(
     if len(tensors) == len(inputs) and len(results) == len(outputs):
         return program
     return _Padded(program, tensors, outputs, results)
+
+
+def _any_requires_grad(inputs: Sequence[Any]) -> bool:
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
 
 
 class _Eagerly:
@@ -302,12 +315,10 @@ def dynamo_backend(
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     with _lock:
         _stats.graphs += 1
-    if _may_enable_grad(gm) and any(
-        isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
-    ):
-        with _lock:
-            _stats.training += 1
-        _say_once("ingot: inputs need a gradient; such graphs run eagerly (use torch.no_grad())")
+    # A graph that switches gradients on by itself is left to eager.
+    training = values.training and torch.is_grad_enabled()
+    if not training and _may_enable_grad(gm) and _any_requires_grad(example_inputs):
+        _say_once("ingot: inputs need a gradient and training is off; such graphs run eagerly")
         return gm.forward
     fixed = all(
         isinstance(value, torch.Tensor) and not _is_scalar_in_disguise(node)

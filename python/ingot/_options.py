@@ -46,6 +46,10 @@ TABLE: tuple[Option, ...] = (
            "programs kept for one graph with changing sizes; beyond it the graph runs eagerly"),
     Option("capture", str, "dynamo", "INGOT_CAPTURE",
            "who captures the Python: own (Ingot's recorder) or dynamo (TorchDynamo)"),
+    Option("training", bool, True, "INGOT_TRAINING",
+           "compile graphs that need gradients, with their backward; off: they run eagerly"),
+    Option("memory_budget", float, 1.0, "INGOT_MEMORY_BUDGET",
+           "of what training keeps for the backward: 1 all, 0 as little as possible (recomputes)"),
     Option("fallback", bool, True, "INGOT_FALLBACK",
            "run a graph eagerly when it cannot be compiled; off: raise instead"),
 )  # fmt: skip
@@ -93,6 +97,11 @@ def _from_environment(row: Option, text: str) -> Any:
             return int(text)
         except ValueError:
             raise RuntimeError(f"{row.env}={text!r} is not a whole number") from None
+    if row.type is float:
+        try:
+            return float(text)
+        except ValueError:
+            raise RuntimeError(f"{row.env}={text!r} is not a number") from None
     return text
 
 
@@ -137,6 +146,8 @@ def resolve(
             raise RuntimeError(
                 f"Unexpected optimization option {key}, known options are {list_options()}"
             )
+        if row.type is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
         if not isinstance(value, row.type) or (row.type is int and isinstance(value, bool)):
             raise RuntimeError(
                 f"Unexpected type of attr {key}, got {type(value).__name__} "

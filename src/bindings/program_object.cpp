@@ -8,6 +8,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "bindings/errors.h"
@@ -19,8 +20,11 @@ struct ProgramObject {
     PyObject_HEAD vectorcallfunc vectorcall;
     PyObject* fallback;
     PyObject* weak_references;
-    std::shared_ptr<trace::CompiledFunction> function;
+    std::shared_ptr<trace::CompiledFunction> function;        // no input needs a gradient
+    std::shared_ptr<trace::DifferentiableFunction> training;  // or: with a backward
     Signature signature;
+
+    bool is_short() const { return function && function->is_short(); }
 };
 
 PyTypeObject* program_type = nullptr;
@@ -70,8 +74,9 @@ PyObject* wrap(Results& results, const std::vector<bool>& is_number) {
 using Inputs = c10::SmallVector<c10::TensorImpl*, 64>;
 using Numbers = c10::SmallVector<std::int64_t, 8>;
 bool unpack(const Signature& signature, PyObject* const* arguments, Py_ssize_t count,
-            Inputs& inputs, Numbers& numbers) {
-    const bool grad = at::GradMode::is_enabled();
+            bool training, Inputs& inputs, Numbers& numbers) {
+    if (training && !at::GradMode::is_enabled()) return false;
+    const bool grad = !training && at::GradMode::is_enabled();
     if (static_cast<std::size_t>(count) != signature.number_arguments.size()) return false;
     for (Py_ssize_t i = 0; i < count; ++i) {
         if (signature.number_arguments[static_cast<std::size_t>(i)]) {
@@ -99,16 +104,19 @@ PyObject* run(ProgramObject* self, PyObject* const* arguments, std::size_t flags
     Results results;
     Inputs inputs;
     Numbers numbers;
-    const bool usable = unpack(self->signature, arguments, count, inputs, numbers);
+    const bool usable = unpack(self->signature, arguments, count, self->training != nullptr, inputs,
+                               numbers);
     if (usable) {
         std::optional<WithoutLock> unlocked;
-        if (!self->function->is_short()) unlocked.emplace();
-        status = self->function->call(inputs, results.tensors, numbers, &results.numbers);
+        if (!self->is_short()) unlocked.emplace();
+        status = self->training
+                     ? self->training->call(inputs, results.tensors)
+                     : self->function->call(inputs, results.tensors, numbers, &results.numbers);
     }
     if (status == trace::CallStatus::Done) return wrap(results, self->signature.number_results);
     if (self->fallback != nullptr)
         return PyObject_Vectorcall(self->fallback, arguments, flags, nullptr);
-    if (status == trace::CallStatus::KernelFailure) {
+    if (status == trace::CallStatus::KernelFailure && self->function) {
         {
             WithoutLock unlocked;
             results.tensors = self->function->replay(inputs, numbers);
@@ -133,6 +141,7 @@ void finalize(PyObject* self) {
     if (p->weak_references != nullptr) PyObject_ClearWeakRefs(self);
     Py_CLEAR(p->fallback);
     p->function.~shared_ptr();
+    p->training.~shared_ptr();
     p->signature.~Signature();
     type->tp_free(self);
     Py_DECREF(type);
@@ -149,8 +158,26 @@ int clear(PyObject* self) {
     return 0;
 }
 
+void add(runtime::CompileReport& a, const runtime::CompileReport& b) {
+    for (const auto& [name, seconds] : b.stages) {
+        auto same = std::ranges::find(a.stages, name, [](const auto& s) { return s.first; });
+        if (same == a.stages.end())
+            a.stages.emplace_back(name, seconds);
+        else
+            same->second += seconds;
+    }
+    a.kernels += b.kernels;
+    a.compiled += b.compiled;
+    a.from_disk += b.from_disk;
+    a.from_process += b.from_process;
+    a.launches += b.launches;
+    a.externs += b.externs;
+}
+
 PyObject* report(PyObject* self, PyObject*) {
-    const runtime::CompileReport& r = as_program(self)->function->report();
+    const ProgramObject* p = as_program(self);
+    runtime::CompileReport r = (p->training ? p->training->forward() : *p->function).report();
+    if (p->training) add(r, p->training->backward().report());
     PyObject* stages = PyDict_New();
     if (stages == nullptr) return nullptr;
     for (const auto& [name, seconds] : r.stages) {
@@ -170,14 +197,20 @@ PyObject* report(PyObject* self, PyObject*) {
 
 PyObject* release_memory(PyObject* self, PyObject*) {
     return with_python_errors([&] {
-        as_program(self)->function->release_memory();
+        if (as_program(self)->function) as_program(self)->function->release_memory();
         return Py_NewRef(Py_None);
     });
 }
 
+const trace::CompiledFunction& function_of(PyObject* self) {
+    const ProgramObject* p = as_program(self);
+    return p->training ? p->training->forward() : *p->function;
+}
+
 PyObject* guards(PyObject* self, void*) {
     return with_python_errors([&]() -> PyObject* {
-        const std::vector<std::string> lines = as_program(self)->function->guards();
+        const std::vector<std::string> lines =
+            function_of(self).guards();
         PyObject* list = PyList_New(0);
         for (std::size_t i = 0; list != nullptr && i < lines.size(); ++i) {
             PyObject* line = PyUnicode_FromString(lines[i].c_str());
@@ -188,10 +221,16 @@ PyObject* guards(PyObject* self, void*) {
     });
 }
 PyObject* freeze_count(PyObject* self, void*) {
-    return PyLong_FromLongLong(as_program(self)->function->freeze_count());
+    return PyLong_FromLongLong(
+        function_of(self).freeze_count());
 }
 PyObject* frozen_bytes(PyObject* self, void*) {
-    return PyLong_FromLongLong(as_program(self)->function->frozen_bytes());
+    return PyLong_FromLongLong(
+        function_of(self).frozen_bytes());
+}
+PyObject* saved_bytes(PyObject* self, void*) {
+    const ProgramObject* p = as_program(self);
+    return PyLong_FromLongLong(p->training ? p->training->saved_bytes() : 0);
 }
 
 PyMethodDef methods[] = {
@@ -204,6 +243,8 @@ PyGetSetDef properties[] = {
     {"guards", guards, nullptr, "Relations between sizes under which the program is valid.",
      nullptr},
     {"freeze_count", freeze_count, nullptr, "How often frozen values were computed.", nullptr},
+    {"saved_bytes", saved_bytes, nullptr,
+     "Memory that lives from a forward to its backward besides inputs and results.", nullptr},
     {"frozen_bytes", frozen_bytes, nullptr, "Memory of folded and packed parameters.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
@@ -234,16 +275,29 @@ bool add_program_type(PyObject* module) {
     return program_type != nullptr && PyModule_AddType(module, program_type) == 0;
 }
 
-PyObject* make_program(std::shared_ptr<trace::CompiledFunction> function, Signature signature) {
+namespace {
+PyObject* make_program(std::shared_ptr<trace::CompiledFunction> function,
+                       std::shared_ptr<trace::DifferentiableFunction> training,
+                       Signature signature) {
     auto* self = PyObject_GC_New(ProgramObject, program_type);
     if (self == nullptr) return nullptr;
     self->vectorcall = vectorcall;
     self->fallback = nullptr;
     self->weak_references = nullptr;
     new (&self->function) std::shared_ptr<trace::CompiledFunction>(std::move(function));
+    new (&self->training) std::shared_ptr<trace::DifferentiableFunction>(std::move(training));
     new (&self->signature) Signature(std::move(signature));
     PyObject_GC_Track(self);
     return reinterpret_cast<PyObject*>(self);
+}
+}  // namespace
+
+PyObject* make_program(std::shared_ptr<trace::CompiledFunction> function, Signature signature) {
+    return make_program(std::move(function), nullptr, std::move(signature));
+}
+PyObject* make_program(std::shared_ptr<trace::DifferentiableFunction> function,
+                       Signature signature) {
+    return make_program(nullptr, std::move(function), std::move(signature));
 }
 
 }  // namespace ingot::bindings

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trace/compiled_function.h"
+#include "trace/differentiable.h"
 
 namespace ingot::bindings {
 
@@ -19,5 +20,8 @@ struct Signature {
 };
 /// A new program object.
 PyObject* make_program(std::shared_ptr<trace::CompiledFunction> function, Signature signature);
+/// The same for one whose inputs need gradients.
+PyObject* make_program(std::shared_ptr<trace::DifferentiableFunction> function,
+                       Signature signature);
 
 }  // namespace ingot::bindings

@@ -7,6 +7,7 @@
 #include "bindings/program_object.h"
 #include "bindings/settings.h"
 #include "trace/compiled_function.h"
+#include "trace/differentiable.h"
 #include "trace/output_tensor.h"
 #include "trace/recorder.h"
 
@@ -29,10 +30,11 @@ class PythonRecorder {
     using SizeSpec = std::optional<std::tuple<std::string, std::int64_t, std::int64_t>>;
 
     at::Tensor input(const at::Tensor& value, bool frozen, std::string name,
-                     const std::vector<SizeSpec>& sizes) {
+                     const std::vector<SizeSpec>& sizes, bool gradient) {
         std::vector<trace::SymbolicSize> symbolic;
         for (const SizeSpec& s : sizes) symbolic.push_back(s ? symbol(*s) : trace::SymbolicSize{});
         at::Tensor promise = recorder_.add_input(value, frozen, std::move(name), symbolic);
+        if (gradient) promise.set_requires_grad(true);
         examples_.push_back(value);
         promises_.push_back(promise);
         signature_.number_arguments.push_back(false);
@@ -83,6 +85,26 @@ class PythonRecorder {
         return py::reinterpret_steal<py::object>(program);
     }
 
+    py::object compile_training(std::vector<std::optional<at::Tensor>> returned) {
+        std::vector<at::Tensor> outputs;
+        for (auto& t : returned) outputs.push_back(t.value_or(at::Tensor()));
+        signature_.number_results.assign(outputs.size(), false);
+        auto compiler = Compilers::instance().get(settings_.compiler);
+        std::shared_ptr<trace::DifferentiableFunction> function;
+        {
+            py::gil_scoped_release unlocked;
+            trace::JointRecording joint = recorder_.finish_joint(outputs);
+            joint.recording.graph.round_intermediates = settings_.round_intermediates;
+            function = std::make_shared<trace::DifferentiableFunction>(
+                std::move(joint), examples_, promises_, std::move(outputs), std::move(compiler),
+                settings_.compile, settings_.memory_budget, interrupted);
+        }
+        examples_.clear();
+        PyObject* program = make_program(std::move(function), std::move(signature_));
+        if (program == nullptr) throw py::error_already_set();
+        return py::reinterpret_steal<py::object>(program);
+    }
+
   private:
     static trace::SymbolicSize symbol(
         const std::tuple<std::string, std::int64_t, std::int64_t>& s) {
@@ -110,8 +132,9 @@ void add_recorder(py::module_& module) {
         .def(py::init<const py::dict&>(), py::arg("options"))
         .def("input", &PythonRecorder::input, py::arg("value"), py::arg("frozen") = false,
              py::arg("name") = "", py::arg("sizes") = std::vector<PythonRecorder::SizeSpec>(),
+             py::arg("gradient") = false,
              "A promise that stands for `value` while recording; sizes: by dim None or (symbol, "
-             "least, most).")
+             "least, most); gradient: it needs one.")
         .def("number", &PythonRecorder::number, py::arg("value"), py::arg("symbol"),
              py::arg("least"), py::arg("most"), "A symbolic integer, an argument of the program.")
         .def("__enter__",
@@ -121,7 +144,10 @@ void add_recorder(py::module_& module) {
              })
         .def("__exit__", &PythonRecorder::exit)
         .def("compile", &PythonRecorder::compile, py::arg("outputs"),
-             "Ends the recording: a program over the inputs, in order, that returns a tuple.");
+             "Ends the recording: a program over the inputs, in order, that returns a tuple.")
+        .def("compile_training", &PythonRecorder::compile_training, py::arg("outputs"),
+             "The same with a compiled backward: gradients flow from the results to the inputs "
+             "that were recorded with `gradient`.");
     module.def("_after_fork", &Compilers::after_fork);
     module.def("trim_memory", &trace::trim_output_pool, "Frees the memory kept for later outputs.");
 }

@@ -33,8 +33,7 @@ struct Group {
 
 }  // namespace
 
-Recording RecorderState::finish(std::span<const at::Tensor> outputs,
-                                std::span<const c10::SymInt> computed) {
+std::vector<OutputRecipe> RecorderState::describe_outputs(std::span<const at::Tensor> outputs) {
     origin = "output";
     std::vector<OutputRecipe> recipes(outputs.size());
     std::unordered_map<c10::TensorImpl*, std::size_t> first;
@@ -95,6 +94,10 @@ Recording RecorderState::finish(std::span<const at::Tensor> outputs,
         }
         describe(r, OutputRecipe::Kind::ViewOfGraph, group.whole, p);
     }
+    return recipes;
+}
+
+void RecorderState::write_inputs() {
     for (std::size_t i = 0; i < input_cells_.size(); ++i) {
         const Cell& cell = *input_cells_[i];
         if (cell.generation == 0) continue;
@@ -103,6 +106,17 @@ Recording RecorderState::finish(std::span<const at::Tensor> outputs,
         graph.mutable_inputs()[i].frozen = false;
         graph.add_output(cell.value, to_sizes(cell.strides), static_cast<std::int32_t>(i));
     }
+}
+
+Recording RecorderState::finish(std::span<const at::Tensor> outputs,
+                                std::span<const c10::SymInt> computed) {
+    std::vector<OutputRecipe> recipes = describe_outputs(outputs);
+    write_inputs();
+    return package(std::move(recipes), computed);
+}
+
+Recording RecorderState::package(std::vector<OutputRecipe> recipes,
+                                 std::span<const c10::SymInt> computed) {
     for (const SizeGuard& guard : symbols->guards()) graph.add_guard(guard);
     return Recording{
         std::move(graph),   std::move(inputs),

@@ -153,7 +153,7 @@ namespace {
 
 /// Whether the tensors can touch a common byte of one storage.
 bool overlap(const at::Tensor& a, const at::Tensor& b) {
-    if (!a.has_storage() || !b.has_storage() ||
+    if (!a.defined() || !a.has_storage() || !b.has_storage() ||
         a.storage().unsafeGetStorageImpl() != b.storage().unsafeGetStorageImpl())
         return false;
     auto extent = [](const at::Tensor& t) {

@@ -1,8 +1,10 @@
 // The session: dispatching operators to lowerings, decompositions or extern calls; see recorder.h.
 #include "trace/recorder.h"
 
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "trace/autograd.h"
 #include "trace/lower/call.h"
 #include "trace/mode.h"
 #include "trace/recorder_state.h"
@@ -57,8 +59,10 @@ void store(Call& call, const Call::Result& result, const at::Tensor& target, boo
 void RecorderState::log_call(const c10::OperatorHandle& op, std::vector<c10::IValue> arguments,
                              const torch::jit::Stack& stack) {
     std::size_t n = op.schema().returns().size();
-    log.push_back(
-        {op, std::move(arguments), {stack.end() - static_cast<std::ptrdiff_t>(n), stack.end()}});
+    log.push_back({op,
+                   std::move(arguments),
+                   {stack.end() - static_cast<std::ptrdiff_t>(n), stack.end()},
+                   c10::GradMode::is_enabled()});
 }
 
 bool RecorderState::lower(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
@@ -125,7 +129,21 @@ void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& s
                 explicit Depth(int& d) : depth(d) { ++depth; }
                 ~Depth() { --depth; }
             } deeper(depth_);
-            op.callBoxedForDispatchKey(key, stack);
+            const torch::jit::Stack arguments(
+                stack.end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size()),
+                stack.end());
+            const std::size_t below = stack.size() - arguments.size();
+            try {
+                op.callBoxedForDispatchKey(key, stack);
+            } catch (const c10::Error& e) {
+                // A kernel, not a decomposition: it asked for data. The call itself may do.
+                if (std::string_view(e.what_without_backtrace()).find("storage") ==
+                    std::string_view::npos)
+                    throw;
+                stack.resize(below);
+                stack.insert(stack.end(), arguments.begin(), arguments.end());
+                record_extern(op, stack);
+            }
             return;
         }
         record_extern(op, stack);
@@ -160,6 +178,9 @@ Recorder::Scope::~Scope() { pop_mode(); }
 Recording Recorder::finish(std::span<const at::Tensor> outputs,
                            std::span<const c10::SymInt> numbers) {
     return state_->finish(outputs, numbers);
+}
+JointRecording Recorder::finish_joint(std::span<const at::Tensor> outputs) {
+    return state_->finish_joint(outputs);
 }
 const std::optional<std::string>& Recorder::failure() const { return state_->failure; }
 bool Recorder::owns(const at::Tensor& tensor) const {

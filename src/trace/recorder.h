@@ -75,6 +75,7 @@ struct LoggedCall {
     c10::OperatorHandle op;
     std::vector<c10::IValue> arguments;
     std::vector<c10::IValue> results;
+    bool grad_mode = true;  // whether gradients were recorded at that point
 };
 
 /// One tensor that enters the graph.
@@ -101,7 +102,8 @@ struct Recording {
     std::vector<Expr> computed;  // the integers given to finish(), in order
 };
 
-class RecorderState;  // recorder_state.h: what lowerings see
+class RecorderState;    // recorder_state.h: what lowerings see
+struct JointRecording;  // autograd.h
 
 /// One recording session. Used from one thread at a time.
 class Recorder {
@@ -141,6 +143,11 @@ class Recorder {
     /// `numbers`: symbolic integers among the results.
     Recording finish(std::span<const at::Tensor> outputs,
                      std::span<const c10::SymInt> numbers = {});
+
+    /// Ends the recording of a program whose outputs need gradients: its backward is recorded
+    /// behind it (autograd.h). Inputs that take part have `requires_grad` set on their promises.
+    /// Call without Python's lock: PyTorch's engine runs.
+    JointRecording finish_joint(std::span<const at::Tensor> outputs);
 
     /// The reason why recording failed, if it did: the message of the first NotSupported (or other
     /// exception) that was thrown through PyTorch's frames.

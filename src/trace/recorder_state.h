@@ -14,6 +14,8 @@
 
 namespace ingot::trace {
 
+struct JointRecording;  // autograd.h
+
 class RecorderState {
   public:
     Graph graph;
@@ -52,9 +54,18 @@ class RecorderState {
     const Type& type_of(const Cell& cell, const ViewPath& path) const;
 
     Recording finish(std::span<const at::Tensor> outputs, std::span<const c10::SymInt> computed);
+    JointRecording finish_joint(std::span<const at::Tensor> outputs);
 
   private:
     friend class Recorder;
+    friend class JointRecorder;
+    // finish.cpp: recipes (and graph outputs) for tensors; outputs for inputs that were written.
+    std::vector<OutputRecipe> describe_outputs(std::span<const at::Tensor> outputs);
+    void write_inputs();
+    Recording package(std::vector<OutputRecipe> recipes,
+                      std::span<const c10::SymInt> computed = {});
+    /// A new graph input that stands for the gradient of `output` (autograd.cpp).
+    at::Tensor add_tangent(const at::Tensor& output, std::string name);
     ValueId read(const Cell& cell, const ViewPath& path);
     void write(Cell& cell, const View& view, ValueId value);
     void record_extern(const c10::OperatorHandle& op, torch::jit::Stack& stack);

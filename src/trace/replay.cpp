@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
 
 namespace ingot::trace {
 
@@ -59,6 +60,8 @@ void Replay::bind_results(const c10::IValue& promised, const c10::IValue& real) 
 void Replay::run(const LoggedCall& call) {
     // Recorded below autocast, so the casts are calls of the log.
     c10::impl::ExcludeDispatchKeyGuard autocast(c10::autocast_dispatch_keyset);
+    // What the program did without gradients stays without.
+    at::AutoGradMode grad(at::GradMode::is_enabled() && call.grad_mode);
     torch::jit::Stack stack;
     for (const c10::IValue& v : call.arguments) stack.push_back(real(v));
     call.op.callBoxed(stack);

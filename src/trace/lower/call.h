@@ -114,6 +114,7 @@ std::span<const LoweringEntry> pool_lowerings();
 std::span<const LoweringEntry> creation_lowerings();
 std::span<const LoweringEntry> copy_lowerings();
 std::span<const LoweringEntry> loss_lowerings();
+std::span<const LoweringEntry> backward_lowerings();
 
 /// Counts dim from the front. Throws UserError when it is out of range.
 std::int64_t wrap_dim(std::int64_t dim, std::int64_t rank);

@@ -1,5 +1,6 @@
 // Matrix products, convolutions, attention.
 #include <ATen/ops/_fused_sdp_choice.h>
+#include <c10/core/GradMode.h>
 
 #include <numeric>
 
@@ -163,14 +164,19 @@ void lower_flash_attention(Call& call) {
         if (e.dtype(m) != DType::Bool) m = e.convert(m, to_dtype(q.scalar_type()));
         operands.push_back(m);
     }
-    Attrs attrs{{"scale", scale}, {"causal", call.flag("is_causal")}, {"logsumexp", false}};
-    ValueId out = e.op(Prim::Attention, operands, attrs);
+    // Only a backward reads the sums. Without one they are a node of their own, which nobody uses.
+    const bool differentiable = c10::GradMode::is_enabled() &&
+                                (q.requires_grad() || k.requires_grad() || v.requires_grad());
+    Attrs attrs{{"scale", scale}, {"causal", call.flag("is_causal")}, {"logsumexp", true}};
+    std::vector<ValueId> both = e.ops(Prim::Attention, operands, attrs);
+    ValueId out = both[0], lse = both[1];
+    if (!differentiable) {
+        attrs.set("logsumexp", false);
+        out = e.op(Prim::Attention, operands, attrs);
+    }
     SymInts s = e.sizes(out);
     if (s != q.sym_sizes().vec()) throw NotSupported("attention with values of another width");
     call.give(out, preserved_strides(layout_of(q)), q.device());
-    // Only a backward pass reads it: a node of its own, dead otherwise.
-    attrs.set("logsumexp", true);
-    ValueId lse = e.ops(Prim::Attention, operands, attrs)[1];
     if (q.scalar_type() == c10::kDouble) lse = e.convert(lse, DType::F64);
     call.give(lse, {s[1] * s[2], 1, s[1]}, q.device());
 }

@@ -1,4 +1,6 @@
 // Pooling and resampling: windows and constant indices.
+#include <c10/core/GradMode.h>
+
 #include <cstring>
 #include <numeric>
 
@@ -87,16 +89,20 @@ void lower_max_pool(Call& call) {
     Windows w(call, self, n);
     DType type = to_dtype(self.scalar_type());
     ValueId x = call.read(self);
-    ValueId y = e.reduce(Prim::Amax, w.cut(e, x, lowest(type)), w.window_dims(self.dim()), false);
-    SymInts strides = pooled_strides(self, e.sizes(y));
-    call.give(y, strides, self.device());
-    // A node of its own, dead when nobody reads the indices.
+    // The indices come from a node of its own, dead unless somebody, such as a backward, reads
+    // them.
+    const bool differentiable = c10::GradMode::is_enabled() && self.requires_grad();
     std::vector<ValueId> both = e.ops(Prim::MaxPoolIndices, {x},
                                       {{"kernel", w.kernel},
                                        {"stride", w.stride},
                                        {"padding", w.padding},
                                        {"dilation", w.dilation},
                                        {"ceil", call.flag("ceil_mode")}});
+    ValueId y = both[0];
+    if (!differentiable)
+        y = e.reduce(Prim::Amax, w.cut(e, x, lowest(type)), w.window_dims(self.dim()), false);
+    SymInts strides = pooled_strides(self, e.sizes(y));
+    call.give(y, strides, self.device());
     call.give(both[1], strides, self.device());
 }
 

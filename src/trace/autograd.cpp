@@ -1,0 +1,194 @@
+// See autograd.h.
+#include "trace/autograd.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <unordered_set>
+
+#include "trace/lower/emitter.h"
+#include "trace/mode.h"
+#include "trace/recorder_state.h"
+
+namespace ingot::trace {
+
+at::Tensor RecorderState::add_tangent(const at::Tensor& output, std::string name) {
+    auto cell = std::make_shared<Cell>();
+    cell->owner = this;
+    cell->dtype = output.scalar_type();
+    cell->sizes = output.sizes().vec();
+    // Engines hand over gradients as they come; those laid out as the result are the usual case.
+    cell->strides =
+        output.is_non_overlapping_and_dense() ? output.strides().vec() : contiguous(cell->sizes);
+    cell->input = static_cast<std::int32_t>(inputs.size());
+    const Type& type = graph.type(read(output));
+    cell->value = graph.add_input(Type{type}, std::move(name), to_sizes(cell->strides));
+    at::Tensor promise(c10::make_intrusive<Promise>(cell, nullptr, cell->dtype, output.device(),
+                                                    cell->sizes, cell->strides, 0));
+    inputs.push_back({promise, at::Tensor()});
+    kept_.emplace_back();
+    input_cells_.push_back(cell);
+    return promise;
+}
+
+/// The steps of finish_joint.
+class JointRecorder {
+  public:
+    JointRecorder(RecorderState& state, std::span<const at::Tensor> outputs)
+        : state_(state), outputs_(outputs.begin(), outputs.end()) {}
+
+    JointRecording run() {
+        std::vector<OutputRecipe> recipes = state_.describe_outputs(outputs_);
+        state_.write_inputs();
+        out_.forward_outputs = state_.graph.outputs().size();
+        out_.forward_calls = state_.log.size();
+        refuse_what_gradients_forbid(recipes);
+        boundary_ = state_.graph.nodes().size();
+        add_tangents(recipes);
+        record_backward();
+        find_readable_inputs();
+        out_.recording = state_.package(std::move(recipes));
+        return std::move(out_);
+    }
+
+  private:
+    void refuse_what_gradients_forbid(const std::vector<OutputRecipe>& recipes) const {
+        for (std::size_t i = 0; i < state_.inputs.size(); ++i) {
+            const InputSource& source = state_.inputs[i];
+            if (source.captured.defined() && source.captured.requires_grad())
+                throw NotSupported("a tensor found by the program itself needs a gradient");
+            if (state_.input_cells_[i]->generation != 0 && source.promise.requires_grad())
+                throw NotSupported("an input that needs a gradient is written");
+        }
+        std::vector<int> shared(state_.graph.outputs().size());
+        for (std::size_t i = 0; i < recipes.size(); ++i) {
+            const OutputRecipe& r = recipes[i];
+            if (!outputs_[i].defined()) continue;
+            if (r.kind == OutputRecipe::Kind::ViewOfGraph && ++shared[r.index] > 1)
+                throw NotSupported("results that need gradients share memory");
+            if (r.kind != OutputRecipe::Kind::ViewOfInput) continue;
+            const at::Tensor& base = state_.inputs[r.index].promise;
+            if (outputs_[i].requires_grad() &&
+                (!base.requires_grad() || state_.input_cells_[r.index]->generation != 0))
+                throw NotSupported("a view of an input has a gradient of its own");
+        }
+    }
+
+    /// Results that are inputs, or look into them, get their gradients by PyTorch's own views.
+    void add_tangents(const std::vector<OutputRecipe>& recipes) {
+        for (std::size_t i = 0; i < outputs_.size(); ++i) {
+            JointRecording::Result result;
+            const at::Tensor& t = outputs_[i];
+            result.requires_grad = t.defined() && t.requires_grad();
+            using Kind = OutputRecipe::Kind;
+            const bool own = recipes[i].kind == Kind::Graph || recipes[i].kind == Kind::ViewOfGraph;
+            if (result.requires_grad && own) {
+                result.tangent = static_cast<std::int32_t>(state_.inputs.size());
+                out_.tangents.push_back(result.tangent);
+                roots_.push_back(t);
+                tangents_.push_back(
+                    state_.add_tangent(t, "tangent" + std::to_string(tangents_.size())));
+            }
+            out_.results.push_back(result);
+        }
+    }
+
+    void record_backward() {
+        std::vector<at::Tensor> leaves;
+        for (std::size_t i = 0; i < state_.inputs.size(); ++i)
+            if (state_.inputs[i].promise.requires_grad()) {
+                leaves.push_back(state_.inputs[i].promise);
+                out_.gradients.push_back({static_cast<std::int32_t>(i), {}, {}});
+            }
+        if (roots_.empty() || leaves.empty()) throw NotSupported("nothing needs a gradient");
+        find_reach(leaves);
+        std::vector<at::Tensor> gradients;
+        {
+            Recording_ scope(state_);
+            gradients = torch::autograd::grad(roots_, leaves, tangents_, /*retain_graph=*/false,
+                                              /*create_graph=*/false, /*allow_unused=*/true);
+        }
+        const auto recipes = state_.describe_outputs(gradients);
+        for (std::size_t i = 0; i < recipes.size(); ++i) out_.gradients[i].recipe = recipes[i];
+        for (std::size_t i = 0; i < state_.input_cells_.size(); ++i)
+            if (state_.input_cells_[i]->generation != 0 && !was_written(i))
+                throw NotSupported("the backward writes an input");
+    }
+
+    bool was_written(std::size_t input) const {
+        for (std::size_t o = 0; o < out_.forward_outputs; ++o)
+            if (state_.graph.outputs()[o].writes_input == static_cast<std::int32_t>(input))
+                return true;
+        return false;
+    }
+
+    /// Which leaves lie behind which tangent: without the others' gradients, theirs are undefined.
+    void find_reach(const std::vector<at::Tensor>& leaves) {
+        using torch::autograd::Node;
+        std::vector<const Node*> accumulators;
+        for (const at::Tensor& leaf : leaves)
+            accumulators.push_back(torch::autograd::impl::gradient_edge(leaf).function.get());
+        for (const at::Tensor& root : roots_) {
+            std::unordered_set<const Node*> seen;
+            std::vector<const Node*> stack{
+                torch::autograd::impl::gradient_edge(root).function.get()};
+            while (!stack.empty()) {
+                const Node* node = stack.back();
+                stack.pop_back();
+                if (node == nullptr || !seen.insert(node).second) continue;
+                for (const auto& edge : node->next_edges()) stack.push_back(edge.function.get());
+            }
+            for (std::size_t i = 0; i < leaves.size(); ++i)
+                out_.gradients[i].reached.push_back(seen.contains(accumulators[i]));
+        }
+    }
+
+    /// Eager saves what its backward reads, and checks that it has not changed since. Reading more
+    /// of a caller's tensors would see changes that eager does not mind.
+    void find_readable_inputs() {
+        const Graph& g = state_.graph;
+        std::vector<bool> readable(g.inputs().size(), false);
+        for (NodeId id = static_cast<NodeId>(boundary_); id < g.nodes().size(); ++id)
+            for (ValueId v : g.node(id).operands) {
+                const Node* n = g.producer(v);
+                while (n != nullptr && is_movement(n->prim) && !n->operands.empty()) {
+                    v = n->operands[0];
+                    n = g.producer(v);
+                }
+                if (n == nullptr) readable[g.values()[v].position] = true;
+            }
+        for (std::size_t i = 0; i < readable.size(); ++i) {
+            const InputSource& source = state_.inputs[i];
+            readable[i] = readable[i] || source.captured.defined();
+            // After the forward it holds something else.
+            if (state_.input_cells_[i]->generation != 0) readable[i] = false;
+        }
+        out_.readable_in_backward = std::move(readable);
+    }
+
+    struct Recording_ {
+        explicit Recording_(RecorderState& state) { push_mode(state); }
+        ~Recording_() { pop_mode(); }
+        Recording_(const Recording_&) = delete;
+        Recording_& operator=(const Recording_&) = delete;
+    };
+
+    RecorderState& state_;
+    std::vector<at::Tensor> outputs_, roots_, tangents_;
+    std::size_t boundary_ = 0;
+    JointRecording out_;
+};
+
+JointRecording RecorderState::finish_joint(std::span<const at::Tensor> outputs) {
+    try {
+        return JointRecorder(*this, outputs).run();
+    } catch (const Error&) {
+        throw;
+    } catch (const std::exception& e) {
+        // Through the engine an error of ours comes out as another type.
+        throw NotSupported(failure ? *failure : std::string("in the backward: ") + e.what());
+    }
+}
+
+}  // namespace ingot::trace

@@ -1,0 +1,43 @@
+// Recording a backward behind its forward: PyTorch's own autograd, run on promises.
+//
+// While a program is recorded with gradients enabled, promises carry a real autograd graph. At the
+// end the engine runs it on promised output gradients under the same recorder, so that the
+// recording simply goes on: one graph holds both. Costs what recording the backward's operators
+// costs (2 to 20 µs each).
+//
+// Stands between recorder.h, which it continues, and differentiable.h, which makes two programs of
+// the joint graph.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "trace/recorder.h"
+
+namespace ingot::trace {
+
+struct JointRecording {
+    /// graph: forward and backward; its first `forward_outputs` outputs are the forward's (results
+    /// and written inputs), then come gradients. outputs: recipes of the forward's results.
+    Recording recording;
+    std::size_t forward_outputs = 0;
+    std::size_t forward_calls = 0;  // the first so many calls of the log are the forward's
+
+    /// By result of the forward.
+    struct Result {
+        bool requires_grad = false;
+        std::int32_t tangent = -1;  // the graph input that is its gradient; -1: not the backward's
+    };
+    std::vector<Result> results;
+
+    /// By graph input that needs a gradient: its position and how the backward gives it.
+    struct Gradient {
+        std::int32_t input = -1;
+        OutputRecipe recipe;        // None: there is never a gradient
+        std::vector<bool> reached;  // by tangent, in order: whether it contributes
+    };
+    std::vector<Gradient> gradients;
+    std::vector<std::int32_t> tangents;      // graph inputs, in order of the results
+    std::vector<bool> readable_in_backward;  // by graph input: eager would save it, too
+};
+
+}  // namespace ingot::trace

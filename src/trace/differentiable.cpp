@@ -1,0 +1,397 @@
+// See differentiable.h.
+#include "trace/differentiable.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include "passes/passes.h"
+#include "trace/dtypes.h"
+#include "trace/extern_host.h"
+
+namespace ingot::trace {
+namespace {
+
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+at::Tensor borrow(c10::TensorImpl* impl) {
+    return at::Tensor(
+        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+}
+
+/// Which inputs' old contents reach a result or the backward, not only what is written back.
+std::vector<bool> contents_that_matter(const JointRecording& joint) {
+    const Graph& g = joint.recording.graph;
+    std::vector<bool> live(g.values().size(), false);
+    for (const Output& o : g.outputs())
+        if (o.writes_input < 0) live[o.value] = true;
+    for (NodeId id = static_cast<NodeId>(g.nodes().size()); id-- > 0;) {
+        const Node& n = g.node(id);
+        bool used = false;
+        for (ValueId v : n.results) used = used || live[v];
+        if (used)
+            for (ValueId v : n.operands) live[v] = true;
+    }
+    std::vector<bool> matter;
+    for (const Input& in : g.inputs()) matter.push_back(live[in.value]);
+    return matter;
+}
+
+/// ATen's attention puts heads beside channels: [b, l, h, e], and [b, l, h] for the sums.
+Sizes attention_strides(const Sizes& s) {
+    if (s.size() == 3) return {s[1] * s[2], 1, s[1]};
+    return {s[1] * s[2] * s[3], s[3], s[1] * s[3], 1};
+}
+
+/// What the joint graph goes through before it is split; each half then runs the whole pipeline.
+Graph clean(Graph graph) {
+    static constexpr Pass kPasses[] = {
+        {"simplify", simplify},
+        {"fold_constants", fold_constants},
+        {"eliminate_common", eliminate_common},
+        {"eliminate_dead", eliminate_dead},
+        {"simplify", simplify},
+        {"eliminate_common", eliminate_common},
+        {"eliminate_dead", eliminate_dead},
+    };
+    return run_passes(std::move(graph), {}, {}, kPasses);
+}
+
+/// The generator's state at a forward, for running its calls again.
+at::Tensor random_state() {
+    auto generator = at::detail::getDefaultCPUGenerator();
+    std::lock_guard lock(generator.mutex());
+    return generator.get_state();
+}
+class WithRandomState {
+  public:
+    explicit WithRandomState(const at::Tensor& state) {
+        if (!state.defined()) return;
+        now_ = random_state();
+        set(state);
+    }
+    ~WithRandomState() {
+        if (now_.defined()) set(now_);
+    }
+    WithRandomState(const WithRandomState&) = delete;
+    WithRandomState& operator=(const WithRandomState&) = delete;
+
+  private:
+    static void set(const at::Tensor& state) {
+        auto generator = at::detail::getDefaultCPUGenerator();
+        std::lock_guard lock(generator.mutex());
+        generator.set_state(state);
+    }
+    at::Tensor now_;
+};
+
+}  // namespace
+
+/// Joins one call's forward with the backward program. Its inputs are the gradients of the results
+/// with a tangent, its outputs those of the inputs in `gradients_`.
+class DifferentiableFunction::Node final : public torch::autograd::Node {
+  public:
+    std::shared_ptr<const DifferentiableFunction> function;
+    std::vector<SavedVariable> saved;
+    // For create_graph: the inputs as they were, and what tells whether they still are.
+    std::vector<at::Tensor> inputs;
+    std::vector<std::uint32_t> versions;
+    at::Tensor random;
+
+    std::string name() const override { return "CompiledBackward"; }
+
+    variable_list apply(variable_list&& gradients) override {
+        std::lock_guard lock(mutex_);
+        if (at::GradMode::is_enabled()) return apply_with_graph(gradients);
+        return apply_program(std::move(gradients));
+    }
+
+    void release_variables() override {
+        std::lock_guard lock(mutex_);
+        for (SavedVariable& s : saved) s.reset_data();
+        inputs.clear();
+        released_ = true;
+    }
+
+  private:
+    variable_list apply_program(variable_list gradients) {
+        if (released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+        std::vector<at::Tensor> given;
+        given.reserve(saved.size() + gradients.size());
+        for (const SavedVariable& s : saved) given.push_back(s.unpack(getptr()));
+        std::vector<bool> defined;
+        for (at::Tensor& g : gradients) {
+            defined.push_back(g.defined());
+            given.push_back(std::move(g));
+        }
+        c10::SmallVector<c10::TensorImpl*, 64> raw;
+        for (std::size_t i = 0; i < given.size(); ++i) {
+            given[i] = function->conform(std::move(given[i]), function->backward_inputs_[i]);
+            raw.push_back(given[i].unsafeGetTensorImpl());
+        }
+        std::vector<at::Tensor> results;
+        const CallStatus status = function->backward_->call(raw, results);
+        TORCH_CHECK_INDEX(status != CallStatus::KernelFailure, "index out of range in a backward");
+        check(status == CallStatus::Done, "the backward refuses its inputs");
+        for (std::size_t i = 0; i < results.size(); ++i) {
+            const std::vector<bool>& reached = function->gradients_[i].reached;
+            bool any = false;
+            for (std::size_t t = 0; t < defined.size(); ++t)
+                any = any || (defined[t] && reached[t]);
+            if (!any || !task_should_compute_output(i)) results[i].reset();
+        }
+        return results;
+    }
+
+    /// The gradients as differentiable functions of inputs and of `gradients`: eager's, over the
+    /// forward's recorded calls.
+    variable_list apply_with_graph(const variable_list& gradients) {
+        if (released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+        c10::SmallVector<c10::TensorImpl*, 64> raw;
+        std::vector<at::Tensor> copies = inputs;
+        for (std::size_t i = 0; i < inputs.size(); ++i)
+            TORCH_CHECK(inputs[i].is_inference() || inputs[i]._version() == versions[i],
+                        "one of the variables needed for gradient computation has been modified "
+                        "by an inplace operation");
+        for (std::int32_t w : function->written_) copies[w] = copies[w].clone();
+        for (const at::Tensor& t : copies) raw.push_back(t.unsafeGetTensorImpl());
+        std::vector<at::Tensor> outputs;
+        {
+            WithRandomState again(random);
+            outputs = function->forward_->replay(raw);
+        }
+        variable_list roots, tangents, leaves;
+        std::size_t next = 0;
+        for (std::size_t i = 0; i < function->results_.size(); ++i) {
+            if (function->results_[i].tangent < 0) continue;
+            const at::Tensor& g = gradients[next++];
+            if (!g.defined() || !outputs[i].requires_grad()) continue;
+            roots.push_back(outputs[i]);
+            tangents.push_back(g);
+        }
+        for (const auto& gradient : function->gradients_)
+            leaves.push_back(copies[function->from_caller_[gradient.input]]);
+        if (roots.empty()) return variable_list(leaves.size());
+        return torch::autograd::grad(roots, leaves, tangents, /*retain_graph=*/true,
+                                     /*create_graph=*/true, /*allow_unused=*/true);
+    }
+
+    bool released_ = false;
+};
+
+DifferentiableFunction::DifferentiableFunction(
+    JointRecording joint, std::span<const at::Tensor> examples,
+    std::span<const at::Tensor> promises, std::vector<at::Tensor> outputs,
+    std::shared_ptr<const runtime::Compiler> compiler, runtime::CompileOptions options,
+    double memory_budget, const runtime::InterruptCheck& interrupted)
+    : compiler_(std::move(compiler)), options_(std::move(options)) {
+    map_inputs(joint, examples, promises);
+    results_ = joint.results;
+    random_ = joint.recording.uses_random;
+    Partition parts = split(joint, examples, memory_budget);
+    saved_bytes_ = parts.saved_bytes;
+    make_forward(joint, parts, examples, promises, std::move(outputs), interrupted);
+    make_backward(joint, parts, interrupted);
+    gradients_ = std::move(joint.gradients);
+}
+
+DifferentiableFunction::~DifferentiableFunction() = default;
+
+void DifferentiableFunction::map_inputs(const JointRecording& joint,
+                                        std::span<const at::Tensor> examples,
+                                        std::span<const at::Tensor> promises) {
+    from_caller_.assign(joint.recording.inputs.size(), -1);
+    for (const InputSource& source : joint.recording.inputs) captured_.push_back(source.captured);
+    for (std::size_t i = 0; i < promises.size(); ++i) {
+        requires_grad_.push_back(promises[i].requires_grad());
+        for (std::size_t g = 0; g < from_caller_.size(); ++g)
+            if (joint.recording.inputs[g].promise.is_same(promises[i]) && from_caller_[g] < 0)
+                from_caller_[g] = static_cast<std::int32_t>(i);
+    }
+    const std::vector<bool> matter = contents_that_matter(joint);
+    for (std::size_t o = 0; o < joint.forward_outputs; ++o) {
+        const std::int32_t input = joint.recording.graph.outputs()[o].writes_input;
+        if (input < 0) continue;
+        if (from_caller_[input] < 0) throw NotSupported("a tensor of the program is written");
+        written_.push_back(from_caller_[input]);
+        old_contents_matter_.push_back(matter[input]);
+    }
+    (void)examples;
+}
+
+Partition DifferentiableFunction::split(JointRecording& joint, std::span<const at::Tensor> examples,
+                                        double memory_budget) {
+    PartitionQuery query;
+    query.forward_outputs = joint.forward_outputs;
+    query.tangents = joint.tangents;
+    query.memory_budget = memory_budget;
+    query.readable_in_backward = joint.readable_in_backward;
+    for (std::size_t g = 0; g < from_caller_.size(); ++g) {
+        if (from_caller_[g] < 0) continue;
+        // A parameter is not expected to change before the backward: eager's check for its weight
+        // would notice, as an optimizer changes all of them.
+        const at::Tensor& t = examples[from_caller_[g]];
+        bool written =
+            std::find(written_.begin(), written_.end(), from_caller_[g]) != written_.end();
+        if (t.requires_grad() && t.is_leaf() && !written) query.readable_in_backward[g] = true;
+    }
+    const std::vector<ExternCallee>& externs = joint.recording.externs;
+    query.strides_of = [&externs](const Graph& g, ValueId v) -> Sizes {
+        const ingot::Node* n = g.producer(v);
+        if (n != nullptr && n->prim == Prim::Attention) return attention_strides(g.type(v).sizes);
+        if (n == nullptr || n->prim != Prim::ExternCall) return {};
+        const auto& callee =
+            externs.at(static_cast<std::size_t>(n->attrs.get<std::int64_t>("index")));
+        return callee.result_strides.at(g.values()[v].position);
+    };
+    const bool round = joint.recording.graph.round_intermediates;
+    Graph graph = clean(std::move(joint.recording.graph));
+    graph.round_intermediates = round;
+    return partition(graph, query);
+}
+
+void DifferentiableFunction::make_forward(JointRecording& joint, Partition& parts,
+                                          std::span<const at::Tensor> examples,
+                                          std::span<const at::Tensor> promises,
+                                          std::vector<at::Tensor> outputs,
+                                          const runtime::InterruptCheck& interrupted) {
+    Recording forward;
+    forward.graph = std::move(parts.forward);
+    for (std::size_t g = 0; g < joint.recording.inputs.size(); ++g)
+        if (std::find(joint.tangents.begin(), joint.tangents.end(), static_cast<std::int32_t>(g)) ==
+            joint.tangents.end())
+            forward.inputs.push_back(joint.recording.inputs[g]);
+    forward.outputs = joint.recording.outputs;
+    forward.externs = joint.recording.externs;
+    forward.uses_random = joint.recording.uses_random;
+    forward.log.assign(
+        joint.recording.log.begin(),
+        joint.recording.log.begin() + static_cast<std::ptrdiff_t>(joint.forward_calls));
+    for (const SavedValue& s : parts.saved) {
+        if (s.from == SavedValue::From::Input) {
+            saved_.push_back({s.from, s.index, false});
+            continue;
+        }
+        bool is_result = false;
+        for (const OutputRecipe& r : joint.recording.outputs)
+            is_result = is_result || (r.kind == OutputRecipe::Kind::Graph && r.index == s.index);
+        saved_.push_back({s.from, static_cast<std::int32_t>(forward.outputs.size()), is_result});
+        OutputRecipe recipe;
+        recipe.kind = OutputRecipe::Kind::Graph;
+        recipe.index = s.index;
+        forward.outputs.push_back(std::move(recipe));
+    }
+    forward_ =
+        std::make_unique<CompiledFunction>(std::move(forward), examples, promises,
+                                           std::move(outputs), compiler_, options_, interrupted);
+}
+
+void DifferentiableFunction::make_backward(JointRecording& joint, Partition& parts,
+                                           const runtime::InterruptCheck& interrupted) {
+    Recording backward;
+    std::vector<std::int32_t> position(joint.recording.inputs.size(), -1);
+    for (std::size_t i = 0; i < parts.saved.size(); ++i)
+        if (parts.saved[i].from == SavedValue::From::Input)
+            position[parts.saved[i].index] = static_cast<std::int32_t>(i);
+    for (std::size_t t = 0; t < joint.tangents.size(); ++t)
+        position[joint.tangents[t]] = static_cast<std::int32_t>(parts.saved.size() + t);
+    std::vector<at::Tensor> stand_ins;
+    for (const Input& in : parts.backward.inputs()) {
+        const Type& type = parts.backward.type(in.value);
+        Layout layout{to_ints(type.sizes), to_ints(in.strides), to_scalar_type(type.dtype)};
+        // Only metadata is read.
+        runtime::Layout empty;
+        empty.dtype = type.dtype;
+        empty.sizes = layout.sizes;
+        empty.strides = layout.strides;
+        stand_ins.push_back(tensor_over(nullptr, empty));
+        backward.inputs.push_back({stand_ins.back(), at::Tensor()});
+        backward_inputs_.push_back(std::move(layout));
+    }
+    for (const JointRecording::Gradient& gradient : joint.gradients) {
+        OutputRecipe r = gradient.recipe;
+        using Kind = OutputRecipe::Kind;
+        if (r.kind == Kind::Graph || r.kind == Kind::ViewOfGraph)
+            r.index -= static_cast<std::int32_t>(joint.forward_outputs);
+        if (r.kind == Kind::Input || r.kind == Kind::ViewOfInput) {
+            r.index = position[r.index];
+            if (r.index < 0) throw NotSupported("a gradient looks into an input");
+        }
+        backward.outputs.push_back(std::move(r));
+    }
+    backward.graph = std::move(parts.backward);
+    backward.externs = std::move(joint.recording.externs);
+    runtime::CompileOptions options = options_;
+    options.freezing = false;
+    backward_ = std::make_unique<CompiledFunction>(std::move(backward), stand_ins, stand_ins,
+                                                   std::vector<at::Tensor>{}, compiler_, options,
+                                                   interrupted);
+}
+
+at::Tensor DifferentiableFunction::input(std::span<c10::TensorImpl* const> inputs,
+                                         std::int32_t g) const {
+    return from_caller_[g] >= 0 ? borrow(inputs[from_caller_[g]]) : captured_[g];
+}
+
+at::Tensor DifferentiableFunction::conform(at::Tensor t, const Layout& layout) const {
+    if (!t.defined()) {
+        at::Tensor zeros = at::empty_strided(layout.sizes, layout.strides, layout.dtype);
+        return zeros.zero_();
+    }
+    if (t.scalar_type() == layout.dtype && t.strides() == c10::IntArrayRef(layout.strides) &&
+        t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg())
+        return t;
+    if (t.layout() != c10::kStrided) t = t.to_dense();
+    at::Tensor copy = at::empty_strided(layout.sizes, layout.strides, layout.dtype);
+    return copy.copy_(t);
+}
+
+CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs,
+                                        std::vector<at::Tensor>& outputs) {
+    if (inputs.size() != requires_grad_.size() || torch::autograd::AnomalyMode::is_enabled())
+        return CallStatus::OtherInputs;
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+        if (inputs[i]->requires_grad() != (requires_grad_[i] != 0)) return CallStatus::OtherInputs;
+    auto node = c10::make_intrusive<Node>();
+    if (random_) node->random = random_state();
+    for (c10::TensorImpl* impl : inputs) node->inputs.push_back(borrow(impl));
+    for (std::size_t w = 0; w < written_.size(); ++w)
+        if (old_contents_matter_[w])
+            node->inputs[written_[w]] = node->inputs[written_[w]].detach().clone();
+    std::vector<at::Tensor> all;
+    const CallStatus status = forward_->call(inputs, all);
+    if (status != CallStatus::Done) return status;
+    for (const at::Tensor& t : node->inputs)
+        node->versions.push_back(t.is_inference() ? 0 : static_cast<std::uint32_t>(t._version()));
+    torch::autograd::edge_list edges;
+    for (const auto& gradient : gradients_)
+        edges.push_back(torch::autograd::impl::gradient_edge(input(inputs, gradient.input)));
+    node->set_next_edges(std::move(edges));
+    node->function = shared_from_this();
+    for (std::size_t i = 0; i < results_.size(); ++i) {
+        if (!all[i].defined()) continue;
+        if (results_[i].tangent >= 0)
+            torch::autograd::set_history(all[i], node);
+        else if (!results_[i].requires_grad && all[i].requires_grad())
+            all[i] = all[i].detach();
+    }
+    node->saved.reserve(saved_.size());
+    for (const Saved& s : saved_) {
+        const at::Tensor t =
+            s.from == SavedValue::From::Input ? input(inputs, s.index) : all[s.index];
+        node->saved.emplace_back(t, s.is_result);
+    }
+    all.resize(results_.size());
+    outputs = std::move(all);
+    return CallStatus::Done;
+}
+
+}  // namespace ingot::trace

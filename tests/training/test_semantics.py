@@ -1,0 +1,340 @@
+"""Everything autograd promises, on compiled functions: who gets a gradient and when it fails."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support import assert_as_good, compile_all, double, gradients
+
+import ingot
+
+
+def leaf(*sizes: int) -> torch.Tensor:
+    return torch.randn(*sizes, requires_grad=True)
+
+
+def test_programs_are_counted_and_nothing_falls_back():
+    before = ingot.stats()
+    x = leaf(5, 7)
+    compile_all(lambda x: (x.sin() * x).sum())(x).backward()
+    after = ingot.stats()
+    assert (after.training - before.training, after.fallbacks - before.fallbacks) == (1, 0)
+
+
+def test_several_results_and_unused_ones():
+    def f(x, y):
+        return x.sin() @ y, (x * 3).tanh(), y.exp()
+
+    compiled = compile_all(f)
+    x, y = leaf(4, 6), leaf(6, 5)
+    for used in ([0], [1], [2], [0, 2], [0, 1, 2]):
+        got, want = [], []
+        for function, into in ((compiled, got), (f, want)):
+            x.grad = y.grad = None
+            results = function(x, y)
+            sum(results[k].square().sum() for k in used).backward()
+            into += [x.grad, y.grad]
+        for g, w in zip(got, want, strict=True):
+            assert (g is None) == (w is None)
+            if w is not None:
+                torch.testing.assert_close(g, w)
+
+
+def test_only_some_inputs_need_a_gradient():
+    def f(x, w, b):
+        return F.linear(x, w, b).relu().sum()
+
+    for needs in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)):
+        args = [torch.randn(s).requires_grad_(bool(n)) for s, n in
+                zip(((3, 5), (4, 5), (4,)), needs, strict=True)]  # fmt: skip
+        results = []
+        for function in (f, compile_all(f)):
+            for a in args:
+                a.grad = None
+            function(*args).backward()
+            results.append([a.grad for a in args])
+        for want, got in zip(*results, strict=True):
+            assert (got is None) == (want is None)
+            if want is not None:
+                torch.testing.assert_close(got, want)
+
+
+def test_autograd_grad_of_a_part():
+    f = compile_all(lambda x, y: (x * y).sin().sum())
+    x, y = leaf(4), leaf(4)
+    (gx,) = torch.autograd.grad(f(x, y), [x])
+    torch.testing.assert_close(gx, (x * y).cos() * y)
+    assert x.grad is None and y.grad is None
+
+
+def test_retain_graph_and_the_second_backward_without():
+    x = leaf(6)
+    out = compile_all(lambda x: (x.exp() * x).sum())(x)
+    out.backward(retain_graph=True)
+    first = x.grad.clone()
+    out.backward()
+    torch.testing.assert_close(x.grad, 2 * first)
+    with pytest.raises(RuntimeError, match="second time"):
+        out.backward()
+
+
+def test_gradients_accumulate():
+    f = compile_all(lambda x: (x * x).sum())
+    x = leaf(6)
+    f(x).backward()
+    f(x).backward()
+    torch.testing.assert_close(x.grad, 4 * x.detach())
+
+
+def test_an_input_changed_before_the_backward_is_noticed():
+    f = compile_all(lambda x, w: (x * w).sin().sum())
+    x, w = torch.randn(5), leaf(5)
+    out = f(x, w)
+    with torch.no_grad():
+        w.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()
+
+
+def test_a_result_changed_before_the_backward_is_noticed():
+    def f(x, w):
+        product = x @ w
+        return product, product.sin()
+
+    product, out = compile_all(f)(leaf(3, 4), leaf(4, 5))
+    with torch.no_grad():
+        product.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_an_input_that_eager_does_not_save_may_change():
+    f = compile_all(lambda x, w: (x + w).sin().sum())
+    x, w = torch.randn(5), leaf(5)
+    want = (x + w).cos().detach()
+    out = f(x, w)
+    x.zero_()
+    out.backward()
+    torch.testing.assert_close(w.grad, want)
+
+
+def test_double_backward():
+    def f(x, w):
+        return (torch.tanh(x @ w) ** 3).sum()
+
+    compiled = compile_all(f)
+    results = []
+    for function in (f, compiled):
+        torch.manual_seed(0)
+        x, w = leaf(3, 4), leaf(4, 5)
+        gx, gw = torch.autograd.grad(function(x, w), [x, w], create_graph=True)
+        (gx.square().sum() + gw.sin().sum()).backward()
+        results.append([gx.detach(), gw.detach(), x.grad, w.grad])
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_hooks_run_when_they_would():
+    calls = []
+    x, w = leaf(4), leaf(4)
+    x.register_hook(lambda g: calls.append("x") or g * 2)
+    w.register_post_accumulate_grad_hook(lambda p: calls.append("w"))
+    out = compile_all(lambda x, w: x * w)(x, w)
+    out.register_hook(lambda g: calls.append("out") or g * 3)
+    out.sum().backward()
+    assert sorted(calls) == ["out", "w", "x"] and calls[0] == "out"
+    torch.testing.assert_close(x.grad, 6 * w.detach())
+    torch.testing.assert_close(w.grad, 3 * x.detach())
+
+
+def test_an_exception_in_a_hook_leaves_gradients_as_they_were():
+    x = leaf(4)
+    out = compile_all(lambda x: x * 2)(x)
+
+    def fail(_):
+        raise ValueError("no")
+
+    out.register_hook(fail)
+    with pytest.raises(ValueError, match="no"):
+        out.sum().backward()
+    assert x.grad is None
+
+
+def test_results_without_gradients():
+    def f(x):
+        return x.sin(), x.detach() * 2, x.argmax(), x.view(-1), x
+
+    x = leaf(3, 4)
+    for got, want in zip(compile_all(f)(x), f(x), strict=True):
+        assert got.requires_grad == want.requires_grad
+        torch.testing.assert_close(got, want)
+    a, b, c, view, same = compile_all(f)(x)
+    assert same is x and view._base is x
+    view.sum().backward()
+    torch.testing.assert_close(x.grad, torch.ones(3, 4))
+
+
+def test_views_of_gradients_have_eagers_strides():
+    for f in (lambda x: x.sum(), lambda x: x.t().sum(0)[1:], lambda x: x.expand(2, 3, 4) * 2):
+        grads = []
+        for function in (f, compile_all(f)):
+            x = torch.ones(3, 4, requires_grad=True)
+            out = function(x)
+            (g,) = torch.autograd.grad(out, [x], torch.ones_like(out))
+            grads.append(g)
+        assert grads[0].stride() == grads[1].stride()
+        torch.testing.assert_close(grads[0], grads[1])
+
+
+def test_no_grad_inside_and_detach():
+    def f(x):
+        with torch.no_grad():
+            scale = x.norm()
+        return (x / scale + (x.detach() * x)).sum()
+
+    grads = []
+    for function in (f, compile_all(f)):
+        torch.manual_seed(0)
+        x = leaf(5)
+        function(x).backward()
+        grads.append(x.grad)
+    torch.testing.assert_close(*grads)
+
+
+def test_in_place_operators_of_the_function():
+    def f(x):
+        y = x * 2
+        y[1:].mul_(x[:-1])
+        y.relu_()
+        return (y + 1).sum()
+
+    grads = []
+    for function in (f, compile_all(f)):
+        torch.manual_seed(0)
+        x = leaf(6)
+        function(x).backward()
+        grads.append(x.grad)
+    torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("layout", ["dense", "expanded", "transposed"])
+def test_gradients_handed_in_with_other_strides(layout):
+    given = {"dense": torch.randn(3, 4), "expanded": torch.randn(1, 1).expand(3, 4),
+             "transposed": torch.randn(4, 3).t()}[layout]  # fmt: skip
+    x = leaf(3, 4)
+    compile_all(lambda x: x.sin() * 2)(x).backward(given)
+    torch.testing.assert_close(x.grad, 2 * x.detach().cos() * given)
+
+
+def test_batch_norm_updates_its_statistics_once():
+    eager = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    import copy
+
+    other = copy.deepcopy(eager)
+    compiled = compile_all(other)
+    for _ in range(3):
+        x = torch.randn(2, 3, 6, 6)
+        eager(x).square().mean().backward()
+        compiled(x).square().mean().backward()
+    for (name, want), got in zip(
+        eager.state_dict().items(), other.state_dict().values(), strict=True
+    ):
+        torch.testing.assert_close(got, want, msg=name)
+
+
+def test_dropout_draws_eagers_numbers():
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 32), torch.nn.Dropout(0.4), torch.nn.Linear(32, 2)
+    )
+    x = torch.randn(16, 8)
+    leaves = list(model.parameters())
+    want = gradients(lambda: model(x).square().sum(), leaves)[1]
+    compiled = compile_all(model)
+    got = gradients(lambda: compiled(x).square().sum(), leaves)[1]
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w)
+
+
+def test_a_frozen_backbone_stays_without_gradients():
+    model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
+    model[0].requires_grad_(False)
+    compiled = compile_all(model)
+    compiled(torch.randn(3, 6)).sum().backward()
+    assert model[0].weight.grad is None and model[2].weight.grad is not None
+    model[0].requires_grad_(True)
+    compiled(torch.randn(3, 6)).sum().backward()
+    assert model[0].weight.grad is not None
+
+
+def test_saved_tensor_hooks_see_what_is_saved():
+    x = leaf(8)
+    packed = []
+
+    def pack(t):
+        packed.append(t.shape)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        out = compile_all(lambda x: x.exp().sin().sum())(x)
+    out.backward()
+    assert packed
+    torch.testing.assert_close(x.grad, x.detach().exp().cos() * x.detach().exp())
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly")
+def test_anomaly_detection_runs_eagerly():
+    x = leaf(3)
+    with torch.autograd.detect_anomaly(check_nan=False):
+        out = ingot.compile(lambda x: x.sqrt().sum())(x)
+        assert "CompiledBackward" not in out.grad_fn.name()
+        out.backward()
+
+
+def test_infinities_and_nan_flow():
+    x = torch.tensor([0.0, -1.0, float("inf"), float("nan"), 2.0], requires_grad=True)
+    results = []
+    for function in (lambda x: (x.sqrt() * x).sum(), compile_all(lambda x: (x.sqrt() * x).sum())):
+        x.grad = None
+        function(x).backward()
+        results.append(x.grad)
+    torch.testing.assert_close(*results, equal_nan=True)
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.5, 1.0])
+def test_memory_budget_keeps_gradients(budget):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        *[torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU()) for _ in range(4)]
+    )
+    x = torch.randn(8, 16)
+    leaves = list(model.parameters())
+    want = gradients(lambda: model(x).square().sum(), leaves)[1]
+    wide = double(model)
+    exact = gradients(lambda: wide(x.double()).square().sum(), list(wide.parameters()))[1]
+    compiled = ingot.compile(model, options={"memory_budget": budget, "fallback": False})
+    got = gradients(lambda: compiled(x).square().sum(), leaves)[1]
+    assert_as_good(got, want, exact)
+
+
+def test_ten_steps_of_adam_stay_as_close_to_float64():
+    import copy
+
+    torch.manual_seed(0)
+    start = torch.nn.Sequential(torch.nn.Linear(10, 24), torch.nn.LayerNorm(24), torch.nn.SiLU(),
+                                torch.nn.Linear(24, 5))  # fmt: skip
+    x, y = torch.randn(32, 10), torch.randint(0, 5, (32,))
+    ends = {}
+    for name in ("eager", "compiled", "exact"):
+        model = double(start) if name == "exact" else copy.deepcopy(start)
+        function = compile_all(model) if name == "compiled" else model
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        data = x.double() if name == "exact" else x
+        for _ in range(10):
+            optimizer.zero_grad()
+            F.cross_entropy(function(data), y).backward()
+            optimizer.step()
+        ends[name] = [p.detach() for p in model.parameters()]
+    for got, want, exact in zip(ends["compiled"], ends["eager"], ends["exact"], strict=True):
+        error = (want.double() - exact).norm()
+        assert (got.double() - exact).norm() <= 2 * error + 1e-6 * exact.norm()
