@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from support import assert_as_good, compile_all, double, gradients
+from judge import assert_as_good, compile_all, double, gradients
 
 import ingot
 
