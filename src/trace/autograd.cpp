@@ -17,10 +17,10 @@ at::Tensor RecorderState::add_tangent(const at::Tensor& output, std::string name
     auto cell = std::make_shared<Cell>();
     cell->owner = this;
     cell->dtype = output.scalar_type();
-    cell->sizes = output.sizes().vec();
+    cell->sizes = output.sym_sizes().vec();
     // Engines hand over gradients as they come; those laid out as the result are the usual case.
-    cell->strides =
-        output.is_non_overlapping_and_dense() ? output.strides().vec() : contiguous(cell->sizes);
+    const Layout layout{cell->sizes, output.sym_strides().vec()};
+    cell->strides = is_dense(layout) ? layout.strides : contiguous(cell->sizes);
     cell->input = static_cast<std::int32_t>(inputs.size());
     const Type& type = graph.type(read(output));
     cell->value = graph.add_input(Type{type}, std::move(name), to_sizes(cell->strides));
