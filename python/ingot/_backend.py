@@ -126,7 +126,7 @@ def _record(
             gradient = training and value.requires_grad
             # What an optimizer changes at every step is not worth folding and packing.
             frozen = options.freezing and not gradient and _is_parameter(node, value)
-            arguments.append(recorder.input(value, frozen, node.name, gradient))
+            arguments.append(recorder.input(value, frozen, node.name, gradient=gradient))
     with recorder:
         outputs = gm(*arguments)
     outputs = list(outputs)
