@@ -10,8 +10,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from . import _doors
+from ._module import wrap_module
 from ._original import original
+from ._settings import Settings
 
 
 def is_compiling() -> bool:
@@ -39,6 +43,15 @@ def disable(
     if inspect.isclass(fn):
         fn.__call__ = disable(fn.__call__, recursive, reason=reason)
         return fn
+    call = functools.partial(_disabled, recursive=recursive, reason=reason)
+    if isinstance(fn, torch.nn.Module):
+        return wrap_module(fn, Settings(), call)
+    return call(fn)
+
+
+def _disabled(
+    fn: Callable, settings: Settings | None = None, *, recursive: bool, reason: str | None
+) -> Callable:
     return _doors.current().disable(fn, recursive, reason)
 
 

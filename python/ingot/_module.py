@@ -57,7 +57,7 @@ class CompiledModule:
         return self._ingot_again(copy.deepcopy(self._ingot_original, memo))
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
-        return _restore, (self._ingot_original, self._ingot_settings)
+        return wrap_module, (self._ingot_original, self._ingot_settings, self._ingot_compile)
 
     def __reduce__(self) -> tuple:
         return self.__reduce_ex__(2)
@@ -74,7 +74,7 @@ def wrap_module(
     settings: Settings,
     compile_callable: Callable[[Callable, Settings], Callable],
 ) -> Any:
-    """The compiled form of `original`."""
+    """The compiled form of `original`; `compile_callable` makes its call (by name, for pickle)."""
     wrapper = object.__new__(_subclass_of(type(original)))
     CompiledModule._ingot_original.__set__(wrapper, original)
     CompiledModule._ingot_settings.__set__(wrapper, settings)
@@ -103,9 +103,3 @@ def _subclass_of(original: type) -> type:
 def _adopt(wrapper: Any) -> None:
     """The original has another class now: so must the wrapper."""
     object.__dict__["__class__"].__set__(wrapper, _subclass_of(type(wrapper._ingot_original)))
-
-
-def _restore(original: torch.nn.Module, settings: Settings) -> Any:
-    from ._compile import compile_callable
-
-    return wrap_module(original, settings, compile_callable)

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from . import _errors, _fx, _options
 from ._explain import Break, Explanation, frame_of
 from ._settings import Settings
@@ -153,10 +151,6 @@ def graph_break() -> None:
 def disable(function: Callable, recursive: bool, reason: str | None) -> Callable:
     """`function`, run with capture off (not recursive: only its own frame is not recorded)."""
     from . import _ingot
-
-    if isinstance(function, torch.nn.Module):
-        function.forward = disable(function.forward, recursive, reason)
-        return function
 
     @functools.wraps(function)
     def disabled(*args: Any, **kwargs: Any) -> Any:

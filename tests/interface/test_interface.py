@@ -1,5 +1,6 @@
 """The names of torch.compiler and torch._dynamo that programs use: meaning and errors."""
 
+import copy
 import functools
 import inspect
 import pickle
@@ -294,6 +295,16 @@ def test_disable_on_a_compiled_function_and_a_method(x):
     torch.testing.assert_close(Thing().method(x), x + 1)
     torch.testing.assert_close(ingot.disable(ingot.compile(f, backend=backend))(x), f(x))
     assert backend.graphs == []
+
+
+def test_disable_on_a_module(x):
+    module = torch.nn.Linear(4, 2).requires_grad_(False)
+    disabled = ingot.disable(module)
+    assert isinstance(disabled, torch.nn.Linear) and disabled.weight is module.weight
+    before = ingot.stats().graphs
+    for one in (disabled, copy.deepcopy(disabled), pickle.loads(pickle.dumps(disabled))):
+        torch.testing.assert_close(one(x), module(x))
+    assert ingot.stats().graphs == before
 
 
 def test_graph_break(x):
