@@ -1,0 +1,154 @@
+"""`python -m ingot.bench.training`: training steps of eager, torch.compile and Ingot in turns.
+
+Every rival lives in a process of its own and they step one after another, so that a slow minute
+hits all of them. Reported: the first step (with compilation, from an empty cache of machine code),
+the median step (forward, loss, backward, Adam), and the process's peak memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+MODELS = ("resnet18", "resnet50", "mobilenetv3", "vit-s", "bert-base", "gpt2", "distilbert")
+RIVALS = ("eager", "inductor", "ingot")
+
+
+def build(name: str, batch: int) -> tuple:
+    """A model in training mode and a function of the model that gives a loss."""
+    import torch
+    import torch.nn.functional as F
+
+    from .models import import_torchvision, import_transformers
+
+    torch.manual_seed(0)
+    if name in ("resnet18", "resnet50", "mobilenetv3", "vit-s"):
+        models = import_torchvision().models
+        x, y = torch.randn(batch, 3, 224, 224), torch.randint(0, 1000, (batch,))
+        if name == "vit-s":
+            model = models.VisionTransformer(
+                image_size=224, patch_size=16, num_layers=12, num_heads=6, hidden_dim=384,
+                mlp_dim=1536,
+            )  # fmt: skip
+        else:
+            model = models.get_model(name if name != "mobilenetv3" else "mobilenet_v3_large")
+        return model.train(), lambda f: F.cross_entropy(f(x), y)
+    t = import_transformers()
+    ids = torch.randint(0, 1000, (batch, 128))
+    if name == "gpt2":
+        model = t.GPT2LMHeadModel(t.GPT2Config())
+
+        def loss(f: Callable) -> torch.Tensor:
+            logits = f(input_ids=ids, use_cache=False).logits
+            return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+        return model.train(), loss
+    kinds = {
+        "bert-base": (t.BertForSequenceClassification, t.BertConfig),
+        "distilbert": (t.DistilBertForSequenceClassification, t.DistilBertConfig),
+    }
+    kind, config = kinds[name]
+    model = kind(config())
+    y = torch.randint(0, 2, (batch,))
+    mask = torch.ones_like(ids)
+    return model.train(), lambda f: F.cross_entropy(f(input_ids=ids, attention_mask=mask).logits, y)
+
+
+def worker(rival: str, name: str, batch: int, budget: float) -> None:
+    """Answers each line on standard input by one step, with what it took, as JSON."""
+    import torch
+
+    model, loss_of = build(name, batch)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    function: Callable = model
+    if rival == "ingot":
+        import ingot
+
+        function = ingot.compile(model, options={"memory_budget": budget})
+    elif rival != "eager":
+        function = torch.compile(model, backend=rival)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        loss = loss_of(function)
+        loss.backward()
+        optimizer.step()
+        spent = time.perf_counter() - start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps({"seconds": spent, "loss": loss.item(), "peak": peak}), flush=True)
+
+
+class Rival:
+    """A worker process and its figures."""
+
+    def __init__(self, rival: str, model: str, batch: int, budget: float) -> None:
+        self.rival = rival
+        self._folder = tempfile.TemporaryDirectory()
+        environ = {**os.environ, "INGOT_CACHE_DIR": self._folder.name,
+                   "TORCHINDUCTOR_CACHE_DIR": self._folder.name}  # fmt: skip
+        command = [sys.executable, "-m", "ingot.bench.training", "--worker", rival, "--models",
+                   model, "--batch", str(batch), "--memory-budget", str(budget)]  # fmt: skip
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+        )
+        self._read()
+        self.steps: list[float] = []
+        self.peak = self.loss = 0.0
+
+    def _read(self) -> str:
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the worker of {self.rival} ended")
+        return line
+
+    def step(self) -> None:
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._read())
+        self.steps.append(answer["seconds"])
+        self.peak, self.loss = answer["peak"], answer["loss"]
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+        self._folder.cleanup()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m ingot.bench.training", description=__doc__)
+    parser.add_argument("--models", default=",".join(MODELS), help="names, comma-separated")
+    parser.add_argument("--against", default="eager,inductor", help="rivals besides ingot")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=5, help="steps after the first")
+    parser.add_argument("--memory-budget", type=float, default=1.0)
+    parser.add_argument("--worker", choices=RIVALS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        worker(arguments.worker, arguments.models, arguments.batch, arguments.memory_budget)
+        return
+    names = [*filter(None, arguments.against.split(",")), "ingot"]
+    print(f"{'model':<12} {'rival':<9} {'first s':>8} {'step ms':>8} {'peak MB':>8} {'loss':>8}")
+    for model in arguments.models.split(","):
+        rivals = [Rival(r, model, arguments.batch, arguments.memory_budget) for r in names]
+        for _ in range(arguments.steps + 1):
+            for rival in rivals:
+                rival.step()
+        for rival in rivals:
+            middle = statistics.median(rival.steps[1:]) * 1e3
+            print(f"{model:<12} {rival.rival:<9} {rival.steps[0]:>8.2f} {middle:>8.1f} "
+                  f"{rival.peak:>8.0f} {rival.loss:>8.4f}", flush=True)  # fmt: skip
+            rival.close()
+
+
+if __name__ == "__main__":
+    main()
