@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from . import _dynamo_door, _options, _own_door, _registry
+from . import _dynamo_door, _options, _own_door
 
 
 def current(backend: Any = None, options: Mapping[str, Any] | None = None) -> ModuleType:
     """The door for a new compiled function."""
-    if isinstance(backend, str) and backend in _registry.OF_TORCH:
-        return _dynamo_door  # PyTorch's own compilers know no other
+    if backend is not None:
+        return _dynamo_door  # own capture hands its recordings to Ingot's compiler alone so far
     chosen = (options or {}).get("capture") or _options.resolve().capture
     if chosen not in ("own", "dynamo"):
         raise RuntimeError(f"the option capture is {chosen!r}: own or dynamo")
