@@ -12,7 +12,7 @@ Step Evaluator::handle_breaker() {
         current_ = next_ - 1;
         return Step::error;
     };
-    if (Py_MakePendingCalls() != 0) return raise_before_next();
+    if (!version::collect_if_scheduled() || Py_MakePendingCalls() != 0) return raise_before_next();
     if (_Py_atomic_load_relaxed(&version::gil_drop_request(thread_)) != 0)
         PyEval_RestoreThread(PyEval_SaveThread());
     if (thread_->async_exc != nullptr) {

@@ -76,7 +76,10 @@ void Evaluator::leave_frame() {
 PyObject* Evaluator::run(bool thrown, Entry entry) {
     version::push_frame(thread_, cframe_, frame_);
     if (!version::enter_recursion(thread_)) {
-        if (version::kOwnsFrames) return continue_by_cpython(true, true);
+        if (version::kOwnsFrames) {
+            version::pop_frame(thread_, cframe_);
+            return _PyEval_EvalFrameDefault(thread_, frame_, thrown);
+        }
         leave_frame();
         return nullptr;
     }
@@ -128,6 +131,8 @@ PyObject* Evaluator::drive(Step step) {
                 step = unwind(false);
                 break;
             case Step::finish:
+                if (result_ != nullptr) tell_left(exit_, result_);
+                return continue_by_cpython(false, false);
             case Step::hand_back:
                 return continue_by_cpython(false, false);
             case Step::suspend:
@@ -147,7 +152,8 @@ PyObject* Evaluator::drive(Step step) {
 /// Where CPython must clear the frame that an exception leaves: raises it there.
 PyObject* Evaluator::finish_raised() {
     tell_left(Exit::raised, nullptr);
-    frame_->prev_instr = current_;
+    // Frames that a probe drops must not come to a handler: none covers the first instruction.
+    frame_->prev_instr = session_ != nullptr && session_->dropped_ ? first() : current_;
     frame_->stacktop = static_cast<int>(sp_ - frame_->localsplus);
     leave_frame();
     return _PyEval_EvalFrameDefault(thread_, frame_, 1);

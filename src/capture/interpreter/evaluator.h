@@ -163,6 +163,7 @@ class Evaluator {
     _Py_CODEUNIT* start_ = nullptr;      // the current one with its prefixes
     PyObject* keyword_names_ = nullptr;  // borrowed: set by KW_NAMES for the next CALL
     PyObject* result_ = nullptr;         // what the frame returns
+    Exit exit_ = Exit::returned;         // how, when CPython executes the last instruction
     Session* session_;
     Observer* observer_;
     Evaluator* outer_ = nullptr;                 // the next one further out of the same session

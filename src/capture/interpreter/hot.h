@@ -6,7 +6,10 @@ namespace ingot::capture {
 
 inline Step Evaluator::nop(int) { return Step::next; }
 
-inline Step Evaluator::resume(int argument) { return argument < 2 ? check_breaker() : Step::next; }
+inline Step Evaluator::resume(int argument) {
+    if (version::must_instrument(thread_, frame_->f_code)) return Step::hand_back;
+    return argument < 2 ? check_breaker() : Step::next;
+}
 
 inline Step Evaluator::load_fast(int slot) {
     PyObject* value = local(slot);

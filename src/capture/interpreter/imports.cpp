@@ -32,7 +32,7 @@ void raise_cannot_import(PyObject* module, PyObject* key, PyObject* package) {
         PyErr_Clear();
         message =
             PyUnicode_FromFormat("cannot import name %R from %R (unknown location)", key, shown);
-        PyErr_SetImportError(message, package, nullptr);
+        version::raise_import_error(message, package, nullptr, key);
     } else {
         PyObject* spec = PyObject_GetAttr(module, names().spec);
         const char* format =

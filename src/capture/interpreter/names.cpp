@@ -28,7 +28,7 @@ Step Evaluator::unbound_local(int slot) {
 
 Step Evaluator::unbound_cell(int slot) {
     PyCodeObject* code = frame_->f_code;
-    if (slot < code->co_nlocals + code->co_nplaincellvars)
+    if (slot < code->co_nlocalsplus - code->co_nfreevars)
         raise_unbound_local(slot_name(slot));
     else
         raise_for_name(PyExc_NameError,

@@ -18,6 +18,8 @@ inline int comparison(int argument) { return argument; }
 
 inline PyFunctionObject* function_of(const _PyInterpreterFrame* frame) { return frame->f_func; }
 inline bool is_tracing(const _PyCFrame& cframe) { return cframe.use_tracing != 0; }
+/// (Of 3.12.)
+inline bool must_instrument(PyThreadState*, PyCodeObject*) { return false; }
 inline bool error_is_set(PyThreadState* thread) { return thread->curexc_type != nullptr; }
 inline bool eval_breaker_is_set(PyThreadState* thread) {
     return _Py_atomic_load_relaxed(&thread->interp->ceval.eval_breaker) != 0;
@@ -26,6 +28,8 @@ inline bool eval_breaker_is_set(PyThreadState* thread) {
 inline _Py_atomic_int& gil_drop_request(PyThreadState* thread) {
     return thread->interp->ceval.gil_drop_request;
 }
+/// A garbage collection that waits for the evaluator (of 3.12); false with the error set.
+inline bool collect_if_scheduled() { return true; }
 /// The exception that another thread has sent is being raised. (The breaker itself stays set at
 /// worst for one more look.)
 inline void clear_async_signal(PyThreadState* thread) {
