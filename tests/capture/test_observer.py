@@ -236,7 +236,7 @@ def leaks():
 
 
 def test_nothing_leaks():
-    """Observed or not, handed back, raising, rebuilt: no object for a run, hardly memory for one."""
+    """Observed, handed back, raising, rebuilt: no object for a run, and hardly memory for one."""
     command = "import test_observer; test_observer.leaks()"
     folder = pathlib.Path(__file__).parent
     environment = {**os.environ, "INGOT_INTERPRETER_TEST": test_interpreter.MODULE_DIR}
