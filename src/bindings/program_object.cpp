@@ -73,8 +73,8 @@ PyObject* wrap(Results& results, const std::vector<bool>& is_number) {
 /// False if a call's inputs are not tensors and numbers that the program can serve.
 using Inputs = c10::SmallVector<c10::TensorImpl*, 64>;
 using Numbers = c10::SmallVector<std::int64_t, 8>;
-bool unpack(const Signature& signature, PyObject* const* arguments, Py_ssize_t count,
-            bool training, Inputs& inputs, Numbers& numbers) {
+bool unpack(const Signature& signature, PyObject* const* arguments, Py_ssize_t count, bool training,
+            Inputs& inputs, Numbers& numbers) {
     if (training && !at::GradMode::is_enabled()) return false;
     const bool grad = !training && at::GradMode::is_enabled();
     if (static_cast<std::size_t>(count) != signature.number_arguments.size()) return false;
@@ -104,8 +104,8 @@ PyObject* run(ProgramObject* self, PyObject* const* arguments, std::size_t flags
     Results results;
     Inputs inputs;
     Numbers numbers;
-    const bool usable = unpack(self->signature, arguments, count, self->training != nullptr, inputs,
-                               numbers);
+    const bool usable =
+        unpack(self->signature, arguments, count, self->training != nullptr, inputs, numbers);
     if (usable) {
         std::optional<WithoutLock> unlocked;
         if (!self->is_short()) unlocked.emplace();
@@ -209,8 +209,7 @@ const trace::CompiledFunction& function_of(PyObject* self) {
 
 PyObject* guards(PyObject* self, void*) {
     return with_python_errors([&]() -> PyObject* {
-        const std::vector<std::string> lines =
-            function_of(self).guards();
+        const std::vector<std::string> lines = function_of(self).guards();
         PyObject* list = PyList_New(0);
         for (std::size_t i = 0; list != nullptr && i < lines.size(); ++i) {
             PyObject* line = PyUnicode_FromString(lines[i].c_str());
@@ -221,12 +220,10 @@ PyObject* guards(PyObject* self, void*) {
     });
 }
 PyObject* freeze_count(PyObject* self, void*) {
-    return PyLong_FromLongLong(
-        function_of(self).freeze_count());
+    return PyLong_FromLongLong(function_of(self).freeze_count());
 }
 PyObject* frozen_bytes(PyObject* self, void*) {
-    return PyLong_FromLongLong(
-        function_of(self).frozen_bytes());
+    return PyLong_FromLongLong(function_of(self).frozen_bytes());
 }
 PyObject* saved_bytes(PyObject* self, void*) {
     const ProgramObject* p = as_program(self);
