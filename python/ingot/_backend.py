@@ -31,7 +31,7 @@ class Stats:
     """What the compiler did in this process, whoever captured."""
 
     graphs: int = 0  # graphs captured
-    programs: int = 0  # programs compiled (one for each set of sizes)
+    programs: int = 0  # programs compiled (with symbolic sizes one serves many)
     fallbacks: int = 0  # graphs or sizes that run eagerly because they could not be compiled
     training: int = 0  # programs with a compiled backward
     eager_calls: int = 0  # calls of a program whose inputs it cannot serve, run eagerly
@@ -104,51 +104,107 @@ def _is_parameter(node: torch.fx.Node, example: Any) -> bool:
     return isinstance(example, torch.nn.Parameter) or static is not None
 
 
+def _symbol(size: torch.SymInt, otherwise: str) -> tuple[str, int, int]:
+    """Name and range of a size that Dynamo leaves open; what is no plain symbol gets a name."""
+    node, most = size.node, 2**63 - 1
+    if not node.expr.is_symbol:
+        return otherwise, 0, most
+    known = node.shape_env.var_to_range.get(node.expr)
+    least = 0
+    if known is not None:
+        least = int(known.lower) if known.lower.is_Integer else -most - 1
+        most = int(known.upper) if known.upper.is_Integer else most
+    return str(node.expr), least, most
+
+
+def _symbolic_sizes(node: torch.fx.Node) -> list[tuple[str, int, int] | None]:
+    """By dim of an input: None, or what `_symbol` says. Empty when all sizes are fixed."""
+    example = node.meta.get("example_value")
+    if not isinstance(example, torch.Tensor):
+        return []
+    sizes = [
+        _symbol(size, f"{node.name}_{k}") if isinstance(size, torch.SymInt) else None
+        for k, size in enumerate(example.shape)
+    ]
+    return sizes if any(sizes) else []
+
+
+class _Slot:
+    """What Dynamo says of an input; its own notes do not outlive the backend's call."""
+
+    def __init__(self, node: torch.fx.Node, example: Any) -> None:
+        self.name = node.name
+        self.scalar = _is_scalar_in_disguise(node)
+        self.frozen = _is_parameter(node, example)
+        size = node.meta.get("example_value")
+        self.symbol = _symbol(size, node.name) if isinstance(size, torch.SymInt) else None
+        self.sizes = [] if self.scalar else _symbolic_sizes(node)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+
+
 def _record(
     gm: torch.fx.GraphModule,
-    placeholders: Sequence[torch.fx.Node],
+    slots: Sequence[_Slot],
     inputs: Sequence[Any],
     options: _options.Options,
+    missed: Callable | None = None,
 ) -> Callable:
-    """Record the graph on promises of `inputs` and compile it: a callable over the same inputs."""
+    """Record the graph on promises of `inputs` and compile it: a callable over the same inputs.
+
+    `missed` is called with a call's inputs where the program cannot serve them.
+    """
     from . import _ingot
 
     recorder = _ingot.Recorder(options)
     training = torch.is_grad_enabled() and _any_requires_grad(inputs)
-    arguments, tensors = [], []
-    for position, (node, value) in enumerate(zip(placeholders, inputs, strict=True)):
-        if not isinstance(value, torch.Tensor):
+    arguments, given = [], []
+    for position, (slot, value) in enumerate(zip(slots, inputs, strict=True)):
+        if slot.symbol is not None and _is_number(value):
+            hint = value.node.hint if isinstance(value, torch.SymInt) else value
+            if training:  # a program with a backward serves one set of sizes
+                arguments.append(hint)
+                continue
+            given.append(position)
+            arguments.append(recorder.number(hint, *slot.symbol))
+        elif not isinstance(value, torch.Tensor):
             arguments.append(value)
-        elif _is_scalar_in_disguise(node):
+        elif slot.scalar:
             arguments.append(_Scalar(value.item()))
         else:
-            tensors.append(position)
+            given.append(position)
             gradient = training and value.requires_grad
             # What an optimizer changes at every step is not worth folding and packing.
-            frozen = options.freezing and not gradient and _is_parameter(node, value)
-            arguments.append(recorder.input(value, frozen, node.name, gradient=gradient))
+            frozen = options.freezing and not gradient and slot.frozen
+            sizes = [] if training or len(slot.sizes) != value.dim() else slot.sizes
+            arguments.append(recorder.input(value, frozen, slot.name, sizes, gradient=gradient))
     with recorder:
         outputs = gm(*arguments)
     outputs = list(outputs)
-    results = [k for k, value in enumerate(outputs) if isinstance(value, torch.Tensor)]
+    results = [
+        k for k, value in enumerate(outputs) if isinstance(value, (torch.Tensor, torch.SymInt))
+    ]
     returned = [outputs[k] for k in results]
-    if training and any(value.requires_grad for value in returned):
+    if training and any(isinstance(v, torch.Tensor) and v.requires_grad for v in returned):
         program = recorder.compile_training(returned)
         with _lock:
             _stats.training += 1
     else:
         program = recorder.compile(returned)
-    # The graph itself, for calls that the program cannot serve (a tensor subclass, overlapping
-    # memory): over the same tensors and the numbers this program was made for.
-    template = [None if isinstance(v, torch.Tensor) else v for v in arguments]
-    program.fallback = _Eagerly(gm, template, tensors, results)
     report = program.report()
     with _lock:
         _stats.kernels += report["kernels"]
         _stats.externs += report["externs"]
-    if len(tensors) == len(inputs) and len(results) == len(outputs):
+    # The graph itself, for calls that the program cannot serve (a tensor subclass, overlapping
+    # memory): over the same inputs and the numbers this program was made for.
+    taken = set(given)
+    template = [None if k in taken else value for k, value in enumerate(arguments)]
+    program.fallback = _Elsewhere(missed or _Eagerly(gm), template, given, results)
+    if len(given) == len(inputs) and len(results) == len(outputs):
         return program
-    return _Padded(program, tensors, outputs, results)
+    return _Padded(program, given, outputs, results)
 
 
 def _any_requires_grad(inputs: Sequence[Any]) -> bool:
@@ -156,63 +212,125 @@ def _any_requires_grad(inputs: Sequence[Any]) -> bool:
 
 
 class _Eagerly:
-    """The graph over a program's tensors, run eagerly."""
+    """The graph, run eagerly and counted."""
 
-    def __init__(
-        self, gm: torch.fx.GraphModule, template: list[Any], tensors: list[int], results: list[int]
-    ) -> None:
-        self._gm, self._template, self._tensors, self._results = gm, template, tensors, results
+    def __init__(self, gm: torch.fx.GraphModule) -> None:
+        self._gm = gm
 
-    def __call__(self, *inputs: torch.Tensor) -> tuple:
+    def __call__(self, *inputs: Any) -> tuple:
         with _lock:
             _stats.eager_calls += 1
+        return self._gm(*inputs)
+
+
+class _Elsewhere:
+    """What a program calls with inputs it cannot serve: `target`, over all inputs of the graph."""
+
+    def __init__(
+        self, target: Callable, template: list[Any], given: list[int], results: list[int]
+    ) -> None:
+        self._target, self._template, self._given, self._results = target, template, given, results
+
+    def __call__(self, *inputs: Any) -> tuple:
         arguments = list(self._template)
-        for k, value in zip(self._tensors, inputs, strict=True):
+        for k, value in zip(self._given, inputs, strict=True):
             arguments[k] = value
-        outputs = self._gm(*arguments)
+        outputs = self._target(*arguments)
         return tuple(outputs[k] for k in self._results)
 
 
 class _Padded:
-    """A program whose graph also has inputs or outputs that are no tensors."""
+    """A program whose graph also has inputs or outputs that the program does not know."""
 
     def __init__(
-        self, program: Callable, tensors: list[int], outputs: list[Any], results: list[int]
+        self, program: Callable, given: list[int], outputs: list[Any], results: list[int]
     ) -> None:
-        self._program, self._tensors, self._results = program, tensors, results
+        self._program, self._given, self._results = program, given, results
         keep = set(results)
         self._template = [None if k in keep else value for k, value in enumerate(outputs)]
 
     def __call__(self, *inputs: Any) -> tuple:
-        computed = self._program(*[inputs[k] for k in self._tensors])
+        computed = self._program(*[inputs[k] for k in self._given])
         outputs = list(self._template)
         for k, value in zip(self._results, computed, strict=True):
             outputs[k] = value
         return tuple(outputs)
 
 
-class _PerSize:
-    """A graph whose numbers change: a program for each set of numbers, compiled on demand."""
+class _Programs:
+    """A graph with symbolic sizes: programs in order, each of which serves many sizes.
+
+    A program that cannot serve a call hands it to the next; the last one has a new one compiled.
+    """
 
     def __init__(
         self,
         gm: torch.fx.GraphModule,
-        placeholders: Sequence[torch.fx.Node],
+        slots: Sequence[_Slot],
         options: _options.Options,
     ) -> None:
-        self._gm, self._placeholders, self._options = gm, placeholders, options
-        self._numbers, self._scalars = [], []
-        for k, node in enumerate(placeholders):
-            if _is_scalar_in_disguise(node):
-                self._scalars.append(k)
-            elif not isinstance(node.meta.get("example_value"), torch.Tensor):
-                self._numbers.append(k)
+        self._gm, self._slots, self._options = gm, slots, options
+        self._eagerly = _Eagerly(gm)
+        self._compiling = threading.RLock()
+        self._fresh = threading.local()  # position of the program compiled for the call in progress
+        self._next: list[Callable | None] = []  # by program: what comes after it
+
+    def first(self, inputs: Sequence[Any]) -> Callable:
+        return self._add(inputs)
+
+    def _add(self, inputs: Sequence[Any]) -> Callable:
+        position = len(self._next)
+        self._next.append(None)
+
+        def missed(*later: Any) -> tuple:
+            following = self._next[position]
+            if following is not None:
+                return following(*later)
+            # A program that cannot even serve what it was compiled for: no other one will.
+            if getattr(self._fresh, "position", None) == position:
+                return self._eagerly(*later)
+            following = self._follow(position, later)
+            self._fresh.position = position + 1
+            try:
+                return following(*later)
+            finally:
+                self._fresh.position = None
+
+        return _compile_or_fall_back(self._gm, self._slots, inputs, self._options, missed)
+
+    def _follow(self, position: int, inputs: Sequence[Any]) -> Callable:
+        with self._compiling:
+            if self._next[position] is not None:
+                return self._next[position]
+            limit = self._options.size_limit
+            if len(self._next) < limit:
+                self._next[position] = self._add(inputs)
+            else:
+                _count_fallback(f"more than {limit} sets of sizes")
+                log.info("ingot: more than %d sets of sizes: the others run eagerly", limit)
+                self._next[position] = self._eagerly
+            return self._next[position]
+
+
+class _PerScalar:
+    """A graph with changing numbers that are no symbols: programs for each set of them."""
+
+    def __init__(
+        self,
+        gm: torch.fx.GraphModule,
+        slots: Sequence[_Slot],
+        options: _options.Options,
+        training: bool,
+    ) -> None:
+        self._gm, self._slots, self._options = gm, slots, options
+        self._floats = [k for k, slot in enumerate(slots) if slot.scalar]
+        self._ints = [k for k, slot in enumerate(slots) if training and slot.symbol]
         self._programs: dict[tuple, Callable] = {}
         self._compiling = threading.Lock()
         self._full = False
 
     def __call__(self, *inputs: Any) -> tuple:
-        key = (*[inputs[k] for k in self._numbers], *[inputs[k].item() for k in self._scalars])
+        key = (*[inputs[k].item() for k in self._floats], *[inputs[k] for k in self._ints])
         program = self._programs.get(key)
         if program is None:
             program = self._compile(key, inputs)
@@ -226,10 +344,10 @@ class _PerSize:
             if len(self._programs) >= limit:
                 if not self._full:
                     self._full = True
-                    _count_fallback(f"more than {limit} sets of sizes")
-                    log.info("ingot: more than %d sets of sizes: the others run eagerly", limit)
+                    _count_fallback(f"more than {limit} sets of numbers")
+                    log.info("ingot: more than %d sets of numbers: the others run eagerly", limit)
                 return self._gm.forward
-            program = _compile_or_fall_back(self._gm, self._placeholders, inputs, self._options)
+            program = _Programs(self._gm, self._slots, self._options).first(inputs)
             self._programs[key] = program
             return program
 
@@ -275,15 +393,16 @@ def _eager_after(error: Exception, gm: torch.fx.GraphModule, options: _options.O
 
 def _compile_or_fall_back(
     gm: torch.fx.GraphModule,
-    placeholders: Sequence[torch.fx.Node],
+    slots: Sequence[_Slot],
     inputs: Sequence[Any],
     options: _options.Options,
+    missed: Callable | None = None,
 ) -> Callable:
     start = time.perf_counter()
     if options.debug:
         write_reproducer(gm, inputs, "a graph compiled under INGOT_DEBUG", options)
     try:
-        program = _record(gm, placeholders, inputs, options)
+        program = _record(gm, slots, inputs, options, missed)
     except Exception as error:  # KeyboardInterrupt is none of ours and goes through
         if not options.fallback:
             raise
@@ -320,10 +439,10 @@ def dynamo_backend(
     if not training and _may_enable_grad(gm) and _any_requires_grad(example_inputs):
         _say_once("ingot: inputs need a gradient and training is off; such graphs run eagerly")
         return gm.forward
-    fixed = all(
-        isinstance(value, torch.Tensor) and not _is_scalar_in_disguise(node)
-        for node, value in zip(placeholders, example_inputs, strict=True)
-    )
-    if fixed:
-        return _compile_or_fall_back(gm, placeholders, example_inputs, values)
-    return _PerSize(gm, placeholders, values)
+    slots = [_Slot(node, value) for node, value in zip(placeholders, example_inputs, strict=True)]
+    training = training and _any_requires_grad(example_inputs)
+    if any(slot.scalar or (training and slot.symbol) for slot in slots):
+        return _PerScalar(gm, slots, values, training)
+    if any(slot.symbol or slot.sizes for slot in slots):
+        return _Programs(gm, slots, values).first(example_inputs)
+    return _compile_or_fall_back(gm, slots, example_inputs, values)

@@ -14,6 +14,7 @@ namespace ingot::trace {
 namespace {
 
 at::Tensor as_meta(const at::Tensor& t) {
+    // Its sizes are specialised: a meta function gives numbers.
     return at::empty_strided(t.sizes(), t.strides(), t.options().device(c10::kMeta));
 }
 
@@ -33,7 +34,7 @@ struct Builder {
         return stand_ins.back();
     }
     static bool is_constant(const at::Tensor& t) {
-        return !t.defined() || t.unsafeGetTensorImpl()->is_wrapped_number();
+        return !t.defined() || (t.unsafeGetTensorImpl()->is_wrapped_number() && !is_promise(t));
     }
 
     void add(const c10::IValue& v, int i, bool written) {

@@ -3,8 +3,10 @@
 
 #include <c10/core/impl/PyInterpreter.h>
 #include <c10/core/impl/PyInterpreterHooks.h>
+#include <c10/core/impl/PythonDispatcherTLS.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include "trace/composite.h"
 #include "trace/recorder_state.h"
 
 namespace ingot::trace {
@@ -39,9 +41,9 @@ struct VTable final : c10::impl::PyInterpreterVTable {
                                                 const char*) const override {
         unexpected("a missing meta function");
     }
-    void python_dispatcher(const c10::OperatorHandle&, c10::DispatchKeySet,
-                           torch::jit::Stack*) const override {
-        unexpected("the Python dispatcher");
+    void python_dispatcher(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                           torch::jit::Stack* stack) const override {
+        if (!run_symbolic_composite(op, *stack)) op.redispatchBoxed(keys, stack);
     }
     bool is_contiguous(const Impl*, at::MemoryFormat) const override { unexpected("strides"); }
     c10::SymBool sym_is_contiguous(const Impl*, at::MemoryFormat) const override {
@@ -92,6 +94,11 @@ void push_mode(RecorderState& recorder) {
         std::make_shared<c10::impl::PyObject_TorchDispatchMode>(
             reinterpret_cast<PyObject*>(&recorder), &interpreter()));
 }
+
+SymbolicComposites::SymbolicComposites() : before_(c10::impl::PythonDispatcherTLS::get_state()) {
+    c10::impl::PythonDispatcherTLS::set_state(&interpreter());
+}
+SymbolicComposites::~SymbolicComposites() { c10::impl::PythonDispatcherTLS::set_state(before_); }
 
 void pop_mode() { c10::impl::TorchDispatchModeTLS::pop_stack(); }
 

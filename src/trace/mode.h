@@ -4,6 +4,7 @@
 // thread's mode stack, through the PyInterpreter that entry carries. Ours is a vtable in C++ whose
 // "Python object" is the RecorderState itself. Nothing may convert that entry to a PyObject.
 #pragma once
+#include <c10/core/impl/PyInterpreter.h>
 
 namespace ingot::trace {
 
@@ -13,6 +14,18 @@ class RecorderState;
 void push_mode(RecorderState& recorder);
 /// Removes the topmost mode, which must be the one pushed last.
 void pop_mode();
+
+/// While in scope, composite operators over symbolic sizes come to composite.h first.
+class SymbolicComposites {
+  public:
+    SymbolicComposites();
+    ~SymbolicComposites();
+    SymbolicComposites(const SymbolicComposites&) = delete;
+    SymbolicComposites& operator=(const SymbolicComposites&) = delete;
+
+  private:
+    c10::impl::PyInterpreter* before_;
+};
 
 /// Takes the topmost mode off while in scope, for calls that may look at the mode stack.
 class WithoutMode {

@@ -114,10 +114,37 @@ bool RecorderState::lower(const c10::OperatorHandle& op, torch::jit::Stack& stac
     return true;
 }
 
+void RecorderState::read_stand_ins(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    const std::size_t count = op.schema().arguments().size();
+    for (std::size_t i = stack.size() - count; i < stack.size(); ++i) {
+        if (!stack[i].isTensor()) continue;
+        const at::Tensor t = stack[i].toTensor();
+        if (!t.defined() || !t.unsafeGetTensorImpl()->is_wrapped_number() || is_promise(t))
+            continue;
+        const std::optional<c10::Scalar> number = read_number(t);
+        if (!number) continue;
+        Unrecorded unrecorded;
+        at::Tensor actual;
+        if (number->isSymbolic() && number->isIntegral(false)) {
+            Emitter e(graph, *symbols, origin);
+            actual = fresh(e.size_value(DType::I64, number->toSymInt()), {}, c10::kCPU);
+        } else {
+            actual =
+                at::scalar_tensor(number->isBoolean()         ? c10::Scalar(number->toBool())
+                                  : number->isIntegral(false) ? c10::Scalar(number->toLong())
+                                                              : c10::Scalar(number->toDouble()),
+                                  t.options());
+        }
+        actual.unsafeGetTensorImpl()->set_wrapped_number(true);
+        stack[i] = actual;
+    }
+}
+
 void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     try {
         const auto& id = op.schema().operator_name();
         origin = id.overload_name.empty() ? id.name : id.name + "." + id.overload_name;
+        if (read_number && symbols->any()) read_stand_ins(op, stack);
         if (lower(op, stack)) return;
         if (stays_a_call(id.name)) return record_extern(op, stack);
         for (auto key : {c10::DispatchKey::CompositeImplicitAutograd,
@@ -173,8 +200,12 @@ c10::SymInt Recorder::add_number(std::int64_t example, const SymbolicSize& symbo
     state_->numbers.push_back(e);
     return state_->symbols->wrap(e);
 }
-Recorder::Scope::Scope(Recorder& recorder) { push_mode(*recorder.state_); }
+Recorder::Scope::Scope(Recorder& recorder) {
+    push_mode(*recorder.state_);
+    if (recorder.state_->symbols->any()) composites_ = std::make_unique<SymbolicComposites>();
+}
 Recorder::Scope::~Scope() { pop_mode(); }
+void Recorder::set_number_reader(NumberReader read) { state_->read_number = std::move(read); }
 Recording Recorder::finish(std::span<const at::Tensor> outputs,
                            std::span<const c10::SymInt> numbers) {
     return state_->finish(outputs, numbers);

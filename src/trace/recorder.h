@@ -16,6 +16,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -102,8 +103,9 @@ struct Recording {
     std::vector<Expr> computed;  // the integers given to finish(), in order
 };
 
-class RecorderState;    // recorder_state.h: what lowerings see
-struct JointRecording;  // autograd.h
+class RecorderState;       // recorder_state.h: what lowerings see
+class SymbolicComposites;  // mode.h
+struct JointRecording;     // autograd.h
 
 /// One recording session. Used from one thread at a time.
 class Recorder {
@@ -132,11 +134,21 @@ class Recorder {
     /// Records on this thread from construction to destruction. Scopes nest.
     class Scope {
       public:
+        /// With symbolic sizes declared before, products over them stay symbolic (see composite.h);
+        /// sizes declared later are only specialised more often.
         explicit Scope(Recorder& recorder);
         ~Scope();
         Scope(const Scope&) = delete;
         Scope& operator=(const Scope&) = delete;
+
+      private:
+        std::unique_ptr<SymbolicComposites> composites_;
     };
+
+    /// Python's argument parser stands a meaningless number in for a symbolic one where an operator
+    /// takes a tensor; `read` says which number was meant, or nothing for any other tensor.
+    using NumberReader = std::function<std::optional<c10::Scalar>(const at::Tensor& stand_in)>;
+    void set_number_reader(NumberReader read);
 
     /// Ends the recording. `outputs`: what the program returned (undefined tensors: Kind::None);
     /// promises, or real tensors that were never touched (captured as they are).

@@ -27,7 +27,8 @@ class RecorderState {
     std::optional<std::string> failure;
     bool uses_random = false;
     std::vector<Expr> numbers;  // the symbols of add_number, in order
-    std::string origin;         // of the operator in progress
+    Recorder::NumberReader read_number;
+    std::string origin;  // of the operator in progress
 
     /// One operator from the dispatcher: replaces its arguments on the stack by its results.
     void dispatch(const c10::OperatorHandle& op, torch::jit::Stack& stack);
@@ -69,6 +70,7 @@ class RecorderState {
     ValueId read(const Cell& cell, const ViewPath& path);
     void write(Cell& cell, const View& view, ValueId value);
     void record_extern(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+    void read_stand_ins(const c10::OperatorHandle& op, torch::jit::Stack& stack);
     bool lower(const c10::OperatorHandle& op, torch::jit::Stack& stack);
     void log_call(const c10::OperatorHandle& op, std::vector<c10::IValue> arguments,
                   const torch::jit::Stack& stack);

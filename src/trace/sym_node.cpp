@@ -14,6 +14,13 @@ namespace ingot::trace {
 using Relation = SizeGuard::Relation;
 
 std::optional<bool> known(Relation relation, Expr left, Expr right) {
+    // No size comes near the numbers that stand for "to the end"; arithmetic with them overflows.
+    constexpr std::int64_t kHuge = std::int64_t{1} << 61;
+    const auto huge = [](Expr e) {
+        return !e.is_constant() ? 0 : e.constant() > kHuge ? 1 : e.constant() < -kHuge ? -1 : 0;
+    };
+    if (const int a = huge(left), b = huge(right); a != b)
+        return relation == Relation::Ne || (relation != Relation::Eq && a < b);
     switch (relation) {
         case Relation::Eq:
             return known_eq(left, right);
@@ -400,6 +407,18 @@ Sizes unwrap(c10::SymIntArrayRef values) {
     out.reserve(values.size());
     for (const c10::SymInt& v : values) out.push_back(unwrap(v));
     return out;
+}
+
+bool same(const c10::SymInt& a, const c10::SymInt& b) {
+    if (!a.is_heap_allocated() && !b.is_heap_allocated())
+        return a.as_int_unchecked() == b.as_int_unchecked();
+    return unwrap(a) == unwrap(b);
+}
+bool same(c10::SymIntArrayRef a, c10::SymIntArrayRef b) {
+    if (a.size() != b.size()) return false;
+    for (std::size_t i = 0; i < a.size(); ++i)
+        if (!same(a[i], b[i])) return false;
+    return true;
 }
 
 std::int64_t concrete(const c10::SymInt& value) { return value.guard_int(__FILE__, __LINE__); }

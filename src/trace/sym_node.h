@@ -70,6 +70,9 @@ std::optional<bool> known(SizeGuard::Relation relation, Expr left, Expr right);
 /// The expression behind a number. Throws NotSupported for symbolic integers of somebody else's.
 Expr unwrap(const c10::SymInt& value);
 Sizes unwrap(c10::SymIntArrayRef values);
+/// Whether they are the same expressions; asks no guard, so a "no" may be too careful.
+bool same(const c10::SymInt& a, const c10::SymInt& b);
+bool same(c10::SymIntArrayRef a, c10::SymIntArrayRef b);
 /// The number; a symbolic one is specialised.
 std::int64_t concrete(const c10::SymInt& value);
 Ints concrete(c10::SymIntArrayRef values);

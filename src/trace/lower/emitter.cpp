@@ -35,7 +35,7 @@ ValueId Emitter::full_like(ValueId v, DType dtype, double value) {
 }
 ValueId Emitter::expand(ValueId v, const SymInts& to) {
     SymInts from = sizes(v);
-    if (from == to) return v;
+    if (same(from, to)) return v;
     if (from.size() > to.size()) throw UserError("a tensor cannot be expanded to fewer dims");
     Ints dims(from.size());
     std::iota(dims.begin(), dims.end(), static_cast<std::int64_t>(to.size() - from.size()));
@@ -45,7 +45,7 @@ ValueId Emitter::expand(ValueId v, const SymInts& to) {
     return op(Prim::Broadcast, {v}, {{"sizes", to_sizes(to)}, {"dims", dims}});
 }
 ValueId Emitter::reshape(ValueId v, const SymInts& to) {
-    return sizes(v) == to ? v : op(Prim::Reshape, {v}, {{"sizes", to_sizes(to)}});
+    return same(sizes(v), to) ? v : op(Prim::Reshape, {v}, {{"sizes", to_sizes(to)}});
 }
 ValueId Emitter::permute(ValueId v, const Ints& dims) {
     for (std::size_t i = 0; i < dims.size(); ++i)
@@ -65,7 +65,7 @@ ValueId Emitter::slice(ValueId v, std::int64_t dim, const c10::SymInt& start,
     SymInts starts(static_cast<std::size_t>(rank(v)), 0), ends = sizes(v);
     Ints steps(starts.size(), 1);
     auto d = static_cast<std::size_t>(dim);
-    if (start == 0 && end == ends[d] && step == 1) return v;
+    if (same(start, 0) && same(end, ends[d]) && step == 1) return v;
     starts[d] = start;
     ends[d] = end;
     steps[d] = step;
@@ -83,7 +83,7 @@ ValueId Emitter::unsqueeze(ValueId v, std::int64_t dim) {
     return reshape(v, to);
 }
 ValueId Emitter::pad(ValueId v, const SymInts& low, const SymInts& high, const Scalar& value) {
-    auto zero = [](const c10::SymInt& x) { return x == 0; };
+    auto zero = [](const c10::SymInt& x) { return same(x, 0); };
     if (std::all_of(low.begin(), low.end(), zero) && std::all_of(high.begin(), high.end(), zero))
         return v;
     return op(Prim::Pad, {v}, {{"low", to_sizes(low)}, {"high", to_sizes(high)}, {"value", value}});

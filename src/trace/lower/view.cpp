@@ -14,8 +14,8 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// `n` between the bounds, decided by the example (a guard), so that results stay plain sizes.
 c10::SymInt clamp_size(const c10::SymInt& n, const c10::SymInt& low, const c10::SymInt& high) {
-    if (n <= low) return low;
-    return n >= high ? high : n;
+    if (n < low) return low;
+    return n <= high ? n : high;
 }
 
 /// A view under construction: its metadata and its path.
@@ -54,13 +54,13 @@ struct Viewer {
     }
     /// To sizes and strides that show the same elements in the same row-major order.
     void reshape(SymInts to_sizes_, SymInts to_strides) {
-        if (to_sizes_ != sizes) step(Prim::Reshape, {{"sizes", to_sizes(to_sizes_)}});
+        if (!same(to_sizes_, sizes)) step(Prim::Reshape, {{"sizes", to_sizes(to_sizes_)}});
         sizes = std::move(to_sizes_);
         strides = std::move(to_strides);
     }
     void slice(std::int64_t dim, const c10::SymInt& start, const c10::SymInt& end,
                std::int64_t by) {
-        if (start != 0 || end != sizes[at(dim)] || by != 1) {
+        if (!same(start, 0) || !same(end, sizes[at(dim)]) || by != 1) {
             SymInts starts(sizes.size(), 0), ends = sizes;
             Ints steps(sizes.size(), 1);
             starts[at(dim)] = start;

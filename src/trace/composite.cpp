@@ -1,0 +1,79 @@
+// See composite.h.
+#include "trace/composite.h"
+
+#include <ATen/ATen.h>
+
+#include "trace/sym_node.h"
+
+namespace ingot::trace {
+namespace {
+
+bool symbolic(const at::Tensor& t) {
+    return t.defined() && t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
+SymInts lead(const at::Tensor& t) {
+    const auto s = t.sym_sizes();
+    return SymInts(s.begin(), s.end() - std::min<std::ptrdiff_t>(2, t.dim()));
+}
+
+c10::SymInt count(const SymInts& sizes) {
+    c10::SymInt n = 1;
+    for (const c10::SymInt& s : sizes) n *= s;
+    return n;
+}
+
+/// A batch of matrices times one matrix (or vector): one product of all rows.
+at::Tensor folded(const at::Tensor& a, const at::Tensor& b) {
+    const auto s = a.sym_sizes();
+    SymInts out(s.begin(), s.end() - 1);
+    const at::Tensor rows = a.reshape_symint({count(out), s.back()});
+    if (b.dim() == 1) return at::mv(rows, b).view_symint(out);
+    out.push_back(b.sym_size(1));
+    return at::_unsafe_view_symint(at::mm(rows, b), out);
+}
+
+/// Two batches, broadcast against each other.
+at::Tensor batched(const at::Tensor& a, const at::Tensor& b) {
+    const at::Tensor x = a.dim() == 1 ? a.unsqueeze(0) : a, y = b.dim() == 1 ? b.unsqueeze(1) : b;
+    SymInts p = lead(x), q = lead(y), both;
+    const std::size_t rank = std::max(p.size(), q.size());
+    p.insert(p.begin(), rank - p.size(), 1);
+    q.insert(q.begin(), rank - q.size(), 1);
+    for (std::size_t i = 0; i < rank; ++i) {
+        TORCH_CHECK(p[i] == q[i] || p[i] == 1 || q[i] == 1,
+                    "the batch sizes of a matrix product do not match");
+        both.push_back(p[i] == 1 ? q[i] : p[i]);
+    }
+    const c10::SymInt n = x.sym_size(-2), k = x.sym_size(-1), m = y.sym_size(-1);
+    auto spread = [&](const at::Tensor& t, const c10::SymInt& rows, const c10::SymInt& columns) {
+        SymInts sizes = both;
+        sizes.push_back(rows);
+        sizes.push_back(columns);
+        return t.expand_symint(sizes).reshape_symint({count(both), rows, columns});
+    };
+    const at::Tensor z = at::bmm(spread(x, n, k), spread(y, y.sym_size(-2), m));
+    SymInts out = both;
+    if (a.dim() > 1) out.push_back(n);
+    if (b.dim() > 1) out.push_back(m);
+    return at::_unsafe_view_symint(z, out);
+}
+
+at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+    return b.dim() <= 2 ? folded(a, b) : batched(a, b);
+}
+
+}  // namespace
+
+bool run_symbolic_composite(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    if (op.schema().name() != "aten::matmul" || !op.schema().overload_name().empty()) return false;
+    const at::Tensor &a = stack[stack.size() - 2].toTensor(), &b = stack.back().toTensor();
+    if ((!symbolic(a) && !symbolic(b)) || a.dim() == 0 || b.dim() == 0) return false;
+    if (a.dim() <= 2 && b.dim() <= 2) return false;  // asks for no sizes
+    at::Tensor result = product(a, b);
+    torch::jit::drop(stack, 2);
+    stack.emplace_back(std::move(result));
+    return true;
+}
+
+}  // namespace ingot::trace
