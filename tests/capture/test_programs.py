@@ -14,7 +14,7 @@ from ingot import _options
 for found in pkgutil.iter_modules(programs.__path__):
     importlib.import_module(f"capture.programs.{found.name}")
 
-# What TorchDynamo gets wrong (seen with PyTorch 2.13 and its own backend "eager" as well).
+# What TorchDynamo gets wrong (seen with PyTorch 2.13; all but async and exec with "eager" as well).
 WRONG_UNDER_DYNAMO = {
     "breaks.arguments_that_are_arrays": "a NumPy scalar comes back as an array",
     "breaks.integers_that_change": "another class and message of an operator's error",
@@ -28,6 +28,8 @@ WRONG_UNDER_DYNAMO = {
     "exceptions.index_errors": "another message of an operator's error",
     "exceptions.context_managers_see_exceptions": "what __exit__ changed is lost",
     "exceptions.suppressed_and_recovered": "an operator's error cannot be suppressed",
+    "functions.async_functions": "the process has died here or in the next program, seldom",
+    "functions.eval_and_exec": "the process has died here, seldom",
     "functions.caches": "functools.lru_cache is passed over",
     "functions.closure_changed_from_outside": "another class of an operator's error",
     "functions.locals_and_frames": "frames have other names",
