@@ -3,18 +3,172 @@
 
 #include <structmember.h>
 
+#include "bindings/errors.h"
+#include "capture/replay.h"
+
 namespace ingot::capture {
+
+/// What a captured function keeps besides Python objects.
+struct CapturedState {
+    /// The segments that begin with a call of this shape.
+    struct Shape {
+        Py_ssize_t positional = 0;
+        Ref names;  // of keyword arguments: a tuple or none
+        std::shared_ptr<SegmentList> list;
+        bool full = false;  // said so
+    };
+
+    CapturedState(const pybind11::dict& values, Counters& counters)
+        : settings(values.contains("settings") ? values["settings"].cast<pybind11::dict>()
+                                               : pybind11::dict()),
+          tree(std::make_shared<SegmentTree>()),
+          context{settings, counters} {
+        const auto flag = [&](const char* key) {
+            return values.contains(key) && values[key].ptr() == Py_True;
+        };
+        context.fullgraph = flag("fullgraph");
+        if (values.contains("recompile_limit") && !values["recompile_limit"].is_none())
+            context.limit = values["recompile_limit"].cast<std::size_t>();
+        if (values.contains("name") && pybind11::isinstance<pybind11::str>(values["name"]))
+            context.name = values["name"].cast<std::string>();
+        has_backend = values.contains("backend") && !values["backend"].is_none();
+        context.tree = tree;
+    }
+
+    Shape& shape(Py_ssize_t positional, PyObject* names) {
+        for (Shape& s : shapes)
+            if (s.positional == positional && same_names(s.names.get(), names)) return s;
+        Shape s;
+        s.positional = positional;
+        s.names = Ref::borrow(names);
+        s.list = tree->list("call " + std::to_string(shapes.size()));
+        shapes.push_back(std::move(s));
+        return shapes.back();
+    }
+    static bool same_names(PyObject* a, PyObject* b) {
+        if (a == b) return true;
+        const Py_ssize_t n = a == nullptr ? 0 : PyTuple_GET_SIZE(a);
+        if (n != (b == nullptr ? 0 : PyTuple_GET_SIZE(b))) return false;
+        for (Py_ssize_t i = 0; i < n; ++i)
+            if (PyTuple_GET_ITEM(a, i) != PyTuple_GET_ITEM(b, i) &&
+                PyUnicode_Compare(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i)) != 0)
+                return false;
+        return true;
+    }
+    void reset() {
+        shapes.clear();
+        tree = std::make_shared<SegmentTree>();
+        context.tree = tree;
+    }
+
+    bindings::Settings settings;
+    std::shared_ptr<SegmentTree> tree;
+    RecordingContext context;
+    std::vector<Shape> shapes;
+    std::string failure;
+    bool has_backend = false;
+    std::int64_t eager_until = 0;
+};
+
 namespace {
 
 PyTypeObject* captured_type = nullptr;
 
 CapturedObject* as_captured(PyObject* o) { return reinterpret_cast<CapturedObject*>(o); }
 
+PyObject* run_eagerly(CapturedObject* self, PyObject* const* arguments, std::size_t flags,
+                      PyObject* names) {
+    ++self->counters->eager_calls;
+    return PyObject_Vectorcall(self->function, arguments, flags, names);
+}
+
+/// Records a call. Its arguments are the slots.
+PyObject* record(CapturedObject* self, CapturedState::Shape shape, PyObject* const* arguments,
+                 std::size_t flags, PyObject* names, std::size_t count) {
+    Recording recording(self->state->context, shape.list);
+    PyObject* function = self->function;
+    recording.pin(function, "the function");
+    while (PyMethod_Check(function)) {
+        recording.pin(PyMethod_GET_SELF(function), "self");
+        recording.pin(PyMethod_GET_FUNCTION(function), "the function");
+        function = PyMethod_GET_FUNCTION(function);
+    }
+    auto* code = PyFunction_Check(function)
+                     ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))
+                     : nullptr;
+    const auto positional = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
+    const std::size_t first = function != self->function ? 1 : 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        std::string name = "argument " + std::to_string(i);
+        if (i >= positional)
+            name =
+                PyUnicode_AsUTF8(PyTuple_GET_ITEM(names, static_cast<Py_ssize_t>(i - positional)));
+        else if (code != nullptr && first + i < static_cast<std::size_t>(code->co_argcount))
+            name = PyUnicode_AsUTF8(
+                PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(first + i)));
+        recording.add_slot(static_cast<Py_ssize_t>(i), arguments[i], name);
+    }
+    PyObject* result = nullptr;
+    {
+        Session session(&recording);
+        recording.start();
+        result = PyObject_Vectorcall(self->function, arguments, flags, names);
+    }
+    return recording.conclude(result);
+}
+
+PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::size_t flags,
+                       PyObject* names) {
+    const Stance stance = state().stance;
+    CapturedState& s = *self->state;
+    Recording* running = Recording::current();
+    if (stance == Stance::ForceEager || s.has_backend ||
+        (running != nullptr && running->follows_operators()))
+        return run_eagerly(self, arguments, flags, names);
+    const Py_ssize_t positional = PyVectorcall_NARGS(flags);
+    const Py_ssize_t count = positional + (names == nullptr ? 0 : PyTuple_GET_SIZE(names));
+    CapturedState::Shape& shape = s.shape(positional, names);
+    const std::shared_ptr<SegmentList> list = shape.list;
+    const ReplayContext context{s.context, stance == Stance::Default, nullptr};
+    const std::span<PyObject* const> slots(arguments, static_cast<std::size_t>(count));
+    PyObject* result = nullptr;
+    switch (replay(context, *list, slots, &result)) {
+        case ReplayStatus::Done:
+            ++self->counters->replays;
+            return result;
+        case ReplayStatus::Eager:
+            return run_eagerly(self, arguments, flags, names);
+        case ReplayStatus::NoMatch:
+            break;
+    }
+    if (!list->empty()) {
+        ++self->counters->guard_failures;
+        Values values;
+        list->back()->guards.check(slots, values, &s.failure);
+        if (stance == Stance::EagerOnRecompile) return run_eagerly(self, arguments, flags, names);
+        if (stance == Stance::FailOnRecompile) {
+            PyErr_Format(PyExc_RuntimeError,
+                         "Detected recompile when torch.compile stance is 'fail_on_recompile': %s",
+                         s.failure.c_str());
+            return nullptr;
+        }
+    }
+    if (list->size() >= s.context.limit) {
+        if (!shape.full) {
+            shape.full = true;
+            ++state().reasons["more than " + std::to_string(s.context.limit) +
+                              " recordings; the last guard that failed: " + s.failure];
+        }
+        return run_eagerly(self, arguments, flags, names);
+    }
+    return record(self, shape, arguments, flags, names, static_cast<std::size_t>(count));
+}
+
 PyObject* call(PyObject* o, PyObject* const* arguments, std::size_t flags, PyObject* names) {
     CapturedObject* self = as_captured(o);
     ++self->counters->calls;
-    ++self->counters->eager_calls;
-    return PyObject_Vectorcall(self->function, arguments, flags, names);
+    return bindings::with_python_errors(
+        [&] { return call_checked(self, arguments, flags, names); });
 }
 
 int traverse(PyObject* o, visitproc visit, void* arg) {
@@ -23,7 +177,7 @@ int traverse(PyObject* o, visitproc visit, void* arg) {
     Py_VISIT(self->options);
     Py_VISIT(self->dict);
     Py_VISIT(Py_TYPE(o));
-    return 0;
+    return self->state == nullptr ? 0 : self->state->tree->traverse(visit, arg);
 }
 
 int clear(PyObject* o) {
@@ -31,6 +185,7 @@ int clear(PyObject* o) {
     Py_CLEAR(self->function);
     Py_CLEAR(self->options);
     Py_CLEAR(self->dict);
+    if (self->state != nullptr) self->state->reset();
     return 0;
 }
 
@@ -42,6 +197,7 @@ void finalize(PyObject* o) {
     clear(o);
     state().captured.erase(o);
     state().dropped.add(*self->counters);
+    delete self->state;
     delete self->counters;
     type->tp_free(o);
     Py_DECREF(type);
@@ -52,9 +208,45 @@ PyObject* bind(PyObject* self, PyObject* object, PyObject*) {
 }
 
 PyObject* counters(PyObject* o, PyObject*) { return as_captured(o)->counters->as_dict(); }
-PyObject* explain(PyObject* o, PyObject*) { return PyList_New(0); }
-PyObject* reset(PyObject* o, PyObject*) { return Py_NewRef(Py_None); }
-PyObject* last_failure(PyObject* o, void*) { return Py_NewRef(Py_None); }
+
+PyObject* explain(PyObject* o, PyObject*) {
+    namespace py = pybind11;
+    return bindings::with_python_errors([&]() -> PyObject* {
+        py::list all;
+        for (const auto& [key, list] : as_captured(o)->state->tree->lists)
+            for (const auto& segment : *list) {
+                py::dict row;
+                const bool eager = segment->end == Segment::End::Eager;
+                row["kind"] = eager ? "eager" : "graph";
+                row["end"] = eager                                 ? "raise"
+                             : segment->end == Segment::End::Break ? "break"
+                                                                   : "return";
+                row["reason"] = segment->reason;
+                row["line"] = segment->line;
+                py::list operators, guards;
+                for (const std::string& name : segment->operators) operators.append(name);
+                for (const std::string& text : segment->guards.sentences()) guards.append(text);
+                row["operators"] = operators;
+                row["guards"] = guards;
+                row["inputs"] = segment->inputs.size();
+                row["outputs"] = segment->outputs;
+                row["root"] = key.starts_with("call ");
+                row["children"] = segment->children ? segment->children->size() : 0;
+                all.append(row);
+            }
+        return all.release().ptr();
+    });
+}
+
+PyObject* reset(PyObject* o, PyObject*) {
+    forget(o);
+    return Py_NewRef(Py_None);
+}
+
+PyObject* last_failure(PyObject* o, void*) {
+    const std::string& text = as_captured(o)->state->failure;
+    return text.empty() ? Py_NewRef(Py_None) : PyUnicode_FromString(text.c_str());
+}
 
 PyMethodDef methods[] = {
     {"counters", counters, METH_NOARGS, "What happened to its calls, as a dict."},
@@ -105,13 +297,28 @@ PyObject* make_captured(PyObject* function, PyObject* options) {
     self->dict = nullptr;
     self->weak_references = nullptr;
     self->counters = new Counters;
+    self->state = nullptr;
     state().captured.insert(reinterpret_cast<PyObject*>(self));
+    PyObject* made = reinterpret_cast<PyObject*>(self);
+    PyObject* ready = bindings::with_python_errors([&] {
+        self->state = new CapturedState(pybind11::reinterpret_borrow<pybind11::dict>(options),
+                                        *self->counters);
+        return made;
+    });
     PyObject_GC_Track(self);
-    return reinterpret_cast<PyObject*>(self);
+    if (ready == nullptr) Py_DECREF(made);
+    return ready;
 }
 
-void forget(PyObject*) {}
+void forget(PyObject* captured) { as_captured(captured)->state->reset(); }
 
-bool is_recording() { return false; }
+bool is_recording() {
+    const Recording* running = Recording::current();
+    return running != nullptr && running->follows_operators();
+}
+
+PyObject* captured_function(PyObject* object) {
+    return Py_TYPE(object) == captured_type ? as_captured(object)->function : nullptr;
+}
 
 }  // namespace ingot::capture

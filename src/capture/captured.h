@@ -8,6 +8,8 @@
 
 namespace ingot::capture {
 
+struct CapturedState;
+
 struct CapturedObject {
     PyObject_HEAD vectorcallfunc vectorcall;
     PyObject* function;
@@ -15,6 +17,7 @@ struct CapturedObject {
     PyObject* dict;
     PyObject* weak_references;
     Counters* counters;
+    CapturedState* state;
 };
 
 /// Adds the type to the module; false with a Python error set.
@@ -25,5 +28,7 @@ PyObject* make_captured(PyObject* function, PyObject* options);
 void forget(PyObject* captured);
 /// Whether this thread records just now.
 bool is_recording();
+/// The function behind a captured one, nullptr for any other object.
+PyObject* captured_function(PyObject* object);
 
 }  // namespace ingot::capture

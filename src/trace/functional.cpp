@@ -7,6 +7,8 @@
 
 #include "trace/recorder_state.h"
 
+#include <ATen/core/grad_mode.h>
+
 namespace ingot::trace {
 
 const Type& RecorderState::type_of(const Cell& cell, const ViewPath& path) const {
@@ -264,6 +266,8 @@ Promise& RecorderState::promise(const at::Tensor& tensor) {
     }
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
         throw InternalError("a wrapped number used as a tensor");
+    if (refuses_gradients && tensor.requires_grad() && at::GradMode::is_enabled())
+        throw NotSupported("a tensor that needs a gradient");
     at::Tensor p = add_input(tensor, true, "captured" + std::to_string(inputs.size()), true);
     return *as_promise(p.unsafeGetTensorImpl());
 }

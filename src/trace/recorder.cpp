@@ -214,6 +214,14 @@ JointRecording Recorder::finish_joint(std::span<const at::Tensor> outputs) {
     return state_->finish_joint(outputs);
 }
 const std::optional<std::string>& Recorder::failure() const { return state_->failure; }
+void Recorder::clear_failure() { state_->failure.reset(); }
+void Recorder::refuse_gradients() { state_->refuses_gradients = true; }
+std::span<const InputSource> Recorder::inputs() const { return state_->inputs; }
+std::span<const LoggedCall> Recorder::log() const { return state_->log; }
+void Recorder::give(std::size_t input, bool frozen) {
+    state_->inputs[input].captured = at::Tensor();
+    state_->graph.mutable_inputs()[input].frozen = frozen;
+}
 bool Recorder::owns(const at::Tensor& tensor) const {
     if (!tensor.defined()) return false;
     Promise* p = as_promise(tensor.unsafeGetTensorImpl());

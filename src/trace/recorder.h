@@ -165,8 +165,22 @@ class Recorder {
     /// exception) that was thrown through PyTorch's frames.
     const std::optional<std::string>& failure() const;
 
+    /// Forgets the failure: what raised it was carried out in another way.
+    void clear_failure();
+
     /// Whether `tensor` is a promise of this recorder.
     bool owns(const at::Tensor& tensor) const;
+
+    // ---- for programs that meet their inputs while they run ----
+    /// A tensor that needs a gradient may not enter while grad mode is on: NotSupported.
+    void refuse_gradients();
+    /// What has entered the graph so far, by graph input.
+    std::span<const InputSource> inputs() const;
+    /// Input `input`, met by the program itself, will be given by the caller: of the tensors so
+    /// marked and those of add_input, in order of the graph's inputs, a call is made.
+    void give(std::size_t input, bool frozen);
+    /// What was recorded so far.
+    std::span<const LoggedCall> log() const;
 
   private:
     std::unique_ptr<RecorderState> state_;

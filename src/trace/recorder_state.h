@@ -26,6 +26,7 @@ class RecorderState {
     std::vector<LoggedCall> log;
     std::optional<std::string> failure;
     bool uses_random = false;
+    bool refuses_gradients = false;
     std::vector<Expr> numbers;  // the symbols of add_number, in order
     Recorder::NumberReader read_number;
     std::string origin;  // of the operator in progress

@@ -1,0 +1,409 @@
+// How segments begin and end, and what a break does; the other half of recording.h.
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <chrono>
+
+#include "bindings/errors.h"
+#include "capture/captured.h"
+#include "capture/perform.h"
+#include "capture/recording.h"
+#include "trace/replay.h"
+
+namespace ingot::capture {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Keeps a pending Python error over code that must not see it.
+class Pending {
+  public:
+    Pending() { PyErr_Fetch(&type_, &value_, &trace_); }
+    ~Pending() { PyErr_Restore(type_, value_, trace_); }
+    Pending(const Pending&) = delete;
+    Pending& operator=(const Pending&) = delete;
+
+  private:
+    PyObject *type_ = nullptr, *value_ = nullptr, *trace_ = nullptr;
+};
+
+class WithoutLock {
+  public:
+    WithoutLock() : state_(PyEval_SaveThread()) {}
+    ~WithoutLock() { PyEval_RestoreThread(state_); }
+    WithoutLock(const WithoutLock&) = delete;
+    WithoutLock& operator=(const WithoutLock&) = delete;
+
+  private:
+    PyThreadState* state_;
+};
+
+PyObject* python_object(const at::Tensor& t) {
+    return t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
+}
+
+void collect(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
+    if (value.isTensor()) {
+        if (value.toTensor().defined()) tensors.push_back(value.toTensor());
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+        for (const c10::IValue& e : value.toListRef()) collect(e, tensors);
+    }
+}
+
+/// The promises among the log's results that Python still holds. The log holds every result, so
+/// PyTorch keeps one reference to its Python object, if there is one.
+std::vector<at::Tensor> live_promises(std::span<const trace::LoggedCall> log) {
+    std::vector<at::Tensor> live, all;
+    std::unordered_set<c10::TensorImpl*> seen;
+    for (const trace::LoggedCall& call : log)
+        for (const c10::IValue& r : call.results) collect(r, all);
+    for (const at::Tensor& t : all) {
+        if (!trace::is_promise(t) || !seen.insert(t.unsafeGetTensorImpl()).second) continue;
+        PyObject* object = python_object(t);
+        if (object != nullptr && Py_REFCNT(object) > 1) live.push_back(t);
+    }
+    return live;
+}
+
+/// Gives a promise its contents; the Python object and all that refer to it stay.
+void fulfil(const at::Tensor& promise, const at::Tensor& real) {
+    c10::TensorImpl* impl = promise.unsafeGetTensorImpl();
+    if (!trace::is_promise(promise)) return;
+    impl->shallow_copy_from(real.getIntrusivePtr());
+    // A view of a promise that nobody holds is no view of anything now.
+    if (!impl->requires_grad()) impl->set_autograd_meta(nullptr);
+}
+
+/// What a recording needs to be carried out again, taken before the recorder gives its graph away.
+struct Transcript {
+    std::vector<trace::LoggedCall> log;
+    std::vector<trace::InputSource> inputs;
+
+    explicit Transcript(const trace::Recorder& r)
+        : log(r.log().begin(), r.log().end()), inputs(r.inputs().begin(), r.inputs().end()) {}
+
+    /// Carries the calls out eagerly and fills the promises.
+    void fill_all(const std::vector<at::Tensor>& promises) const {
+        if (log.empty()) return;
+        trace::Replay replay;
+        for (const trace::InputSource& s : inputs)
+            if (s.captured.defined()) replay.bind(s.promise, s.captured);
+        for (const trace::LoggedCall& call : log) replay.run(call);
+        for (const at::Tensor& p : promises) fulfil(p, replay.tensor(p));
+    }
+};
+
+std::string place_of(Frame frame) {
+    PyCodeObject* code = frame.code();
+    return std::string(PyUnicode_AsUTF8(code->co_filename)) + ":" + std::to_string(frame.line()) +
+           " in " + PyUnicode_AsUTF8(code->co_qualname);
+}
+
+std::string slot_name(PyCodeObject* code, std::size_t i) {
+    if (i >= static_cast<std::size_t>(PyTuple_GET_SIZE(code->co_localsplusnames))) return "stack";
+    return PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(i)));
+}
+
+}  // namespace
+
+void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
+    list_ = std::move(list);
+    segment_ = std::make_shared<Segment>();
+    segment_->guards.modes = Modes::now();
+    world_ = std::make_unique<World>(segment_->guards);
+    recorder_ = std::make_unique<trace::Recorder>();
+    recorder_->refuse_gradients();
+    ++context_.counters.recordings;
+}
+
+void Recording::note_reason(const std::string& reason) {
+    segment_->reason = reason;
+    ++state().reasons[reason];
+}
+
+namespace {
+
+/// The graph of a segment: its inputs, outputs and program.
+class GraphEnd {
+  public:
+    GraphEnd(trace::Recorder& recorder, const World& world, Segment& segment)
+        : recorder_(recorder), world_(world), segment_(segment) {}
+
+    Origin origin_of(PyObject* o) {
+        if (!THPVariable_Check(o)) return world_.origin_of(o);
+        const at::Tensor& t = THPVariable_Unpack(o);
+        if (recorder_.owns(t)) {
+            if (t.requires_grad()) return {Origin::Kind::Unknown, -1, "a tensor with a gradient"};
+            if (!THPVariable_CheckExact(o))
+                return {Origin::Kind::Unknown, -1, "a tensor subclass that was made"};
+            return {Origin::Kind::Output, add_output(t)};
+        }
+        Origin origin = world_.origin_of(o);
+        if (origin.kind == Origin::Kind::Fresh)
+            return {Origin::Kind::Unknown, -1, "a tensor that no operator made"};
+        return origin;
+    }
+
+    std::int32_t add_output(const at::Tensor& t) {
+        const auto [it, fresh] = index_.try_emplace(t.unsafeGetTensorImpl(), outputs_.size());
+        if (fresh) outputs_.push_back(t);
+        return static_cast<std::int32_t>(it->second);
+    }
+
+    /// Compiles, runs and fills. `settings`: the compiler's.
+    void run(const bindings::Settings& settings, Counters& counters) {
+        assign_inputs();
+        const std::size_t operators = recorder_.log().size();
+        for (const trace::LoggedCall& call : recorder_.log())
+            segment_.operators.push_back(call.op.schema().name());
+        segment_.outputs = outputs_.size();
+        trace::Recording recording = recorder_.finish(outputs_);
+        recording.graph.round_intermediates = settings.round_intermediates;
+        for (const Output& o : recording.graph.outputs())
+            if (o.writes_input >= 0 &&
+                recording.inputs[static_cast<std::size_t>(o.writes_input)].captured.defined())
+                throw NotSupported("a write to a tensor that the program found by itself");
+        if (recording.graph.outputs().empty()) {
+            segment_.inputs.clear();
+            if (!outputs_.empty()) throw NotSupported("outputs without a graph");
+            return;
+        }
+        auto compiler = bindings::Compilers::instance().get(settings.compiler);
+        std::vector<at::Tensor> results;
+        trace::CallStatus status = trace::CallStatus::Done;
+        const auto start = Clock::now();
+        {
+            WithoutLock unlocked;
+            segment_.program = std::make_shared<trace::CompiledFunction>(
+                std::move(recording), examples_, promises_, outputs_, std::move(compiler),
+                settings.compile);
+        }
+        counters.compile_seconds += seconds_since(start);
+        std::vector<c10::TensorImpl*> inputs;
+        for (const at::Tensor& t : examples_) inputs.push_back(t.unsafeGetTensorImpl());
+        {
+            WithoutLock unlocked;
+            status = segment_.program->call(inputs, results);
+        }
+        if (status != trace::CallStatus::Done)
+            throw NotSupported("an index is out of range, or inputs overlap");
+        for (std::size_t i = 0; i < outputs_.size(); ++i) fulfil(outputs_[i], results[i]);
+        ++counters.graphs;
+        counters.operators += static_cast<std::int64_t>(operators);
+        for (const Segment::Input& in : segment_.inputs)
+            if (in.pinned) {
+                PinnedTensor& t = segment_.guards.tensors[static_cast<std::size_t>(in.index)];
+                t.covered = !t.inspected;
+            }
+    }
+
+  private:
+    void assign_inputs() {
+        const auto sources = recorder_.inputs();
+        for (std::size_t i = 0; i < sources.size(); ++i) {
+            const at::Tensor real = sources[i].captured;
+            if (!real.defined()) continue;
+            PyObject* object = python_object(real);
+            const Known* known = object == nullptr ? nullptr : world_.find(object);
+            if (known == nullptr) continue;
+            const at::Tensor promise = sources[i].promise;
+            if (known->tensor >= 0) {
+                segment_.inputs.push_back({true, known->tensor});
+                recorder_.give(i, true);
+            } else if (known->dynamic()) {
+                segment_.inputs.push_back({false, known->node});
+                recorder_.give(i, false);
+            } else {
+                continue;
+            }
+            examples_.push_back(real);
+            promises_.push_back(promise);
+        }
+    }
+
+    trace::Recorder& recorder_;
+    const World& world_;
+    Segment& segment_;
+    std::unordered_map<c10::TensorImpl*, std::size_t> index_;
+    std::vector<at::Tensor> outputs_, examples_, promises_;
+};
+
+}  // namespace
+
+bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& roots) {
+    scope_.reset();
+    const Transcript transcript(*recorder_);
+    const std::vector<at::Tensor> live = live_promises(transcript.log);
+    std::string reason;
+    try {
+        segment_->after = Modes::now();
+        if (!segment_->after.reachable_from(segment_->guards.modes))
+            throw NotSupported("a mode is left changed: " +
+                               segment_->after.difference(segment_->guards.modes));
+        if (!world_->variables_are_back()) throw NotSupported("a context variable is left changed");
+        GraphEnd graph(*recorder_, *world_, *segment_);
+        RecipeBuilder builder([&](PyObject* o) { return graph.origin_of(o); });
+        for (PyObject* root : roots) builder.add_root(root);
+        world_->add_effects(builder);
+        segment_->has_effects = world_->has_writes();
+        segment_->recipes = builder.finish();
+        for (const at::Tensor& t : live) {
+            if (t.requires_grad()) throw NotSupported("a tensor with a gradient");
+            graph.add_output(t);
+        }
+        graph.run(context_.settings, context_.counters);
+        segment_->end = end;
+        list_->push_back(segment_);
+        return true;
+    } catch (const NoRecipe& e) {
+        reason = e.what();
+    } catch (const Puzzle& e) {
+        reason = e.what();
+    } catch (const Error& e) {
+        reason = e.what();
+    }
+    transcript.fill_all(live);
+    segment_->end = Segment::End::Eager;
+    segment_->program.reset();
+    segment_->inputs.clear();
+    segment_->recipes = {};
+    for (PinnedTensor& t : segment_->guards.tensors) t.covered = false;
+    note_reason(reason);
+    list_->push_back(segment_);
+    return false;
+}
+
+void Recording::end_eagerly(const std::string& reason) {
+    scope_.reset();
+    const Transcript transcript(*recorder_);
+    transcript.fill_all(live_promises(transcript.log));
+    segment_->end = Segment::End::Eager;
+    note_reason(reason);
+    list_->push_back(segment_);
+}
+
+void Recording::give_up(const std::string& reason) {
+    if (over_) return;
+    over_ = true;
+    const Pending pending;
+    end_eagerly(reason);
+    if (Session* session = Session::current()) session->stop();
+}
+
+PyObject* Recording::conclude(PyObject* result) {
+    if (over_) return result;
+    over_ = true;
+    return bindings::with_python_errors([&]() -> PyObject* {
+        if (result == nullptr) {
+            const Pending pending;
+            end_eagerly("an exception leaves the function");
+            return nullptr;
+        }
+        end_segment(Segment::End::Return, {result});
+        return result;
+    });
+}
+
+bool Recording::snapshot(Frame innermost, const Event& event, std::vector<PyObject*>& roots,
+                         BreakPoint& point) {
+    std::vector<Frame> chain;
+    for (std::optional<Frame> f = innermost; f; f = f->caller()) {
+        chain.push_back(*f);
+        if (f->is_generator()) return false;
+        if (f->caller() && !f->is_direct()) return false;
+    }
+    std::reverse(chain.begin(), chain.end());
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+        const Frame& f = chain[i];
+        FrameShape shape;
+        shape.offset = f.offset();
+        shape.resume = Resume::complete;
+        if (!can_rebuild(f.code(), shape.offset, shape.resume)) {
+            shape.resume = Resume::execute;
+            if (i + 1 != chain.size() || event.operation != Operation::truth ||
+                !can_rebuild(f.code(), shape.offset, shape.resume))
+                return false;
+        }
+        if (f.function() == nullptr) return false;
+        shape.slots = f.slots().size();
+        shape.stack = f.stack().size();
+        roots.push_back(reinterpret_cast<PyObject*>(f.function()));
+        roots.insert(roots.end(), f.slots().begin(), f.slots().end());
+        roots.insert(roots.end(), f.stack().begin(), f.stack().end());
+        point.frames.push_back(shape);
+    }
+    roots.insert(roots.end(), event.operands.begin(), event.operands.end());
+    point.operation = event.operation;
+    point.detail = event.detail;
+    point.name = Ref::borrow(event.name);
+    point.keyword_names = Ref::borrow(event.keyword_names);
+    point.operands = event.operands.size();
+    return true;
+}
+
+Verdict Recording::break_at(Frame frame, const Event& event, const std::string& reason,
+                            PyObject** result) {
+    try {
+        segment_->line = place_of(frame);
+        ++context_.counters.breaks;
+        if (context_.fullgraph) {
+            give_up(reason);
+            PyErr_SetString(bindings::error_types().unsupported,
+                            (reason + "\n  " + segment_->line).c_str());
+            return Verdict::raise;
+        }
+        std::vector<PyObject*> roots;
+        BreakPoint point;
+        if (!can_perform(event) || !snapshot(frame, event, roots, point)) {
+            give_up(reason);
+            return Verdict::run;
+        }
+        std::string key;
+        for (std::optional<Frame> f = frame; f; f = f->caller())
+            key += std::to_string(reinterpret_cast<std::uintptr_t>(f->code())) + ":" +
+                   std::to_string(f->offset()) + "/" + std::to_string(f->stack().size()) + ";";
+        segment_->children = context_.tree->list(key);
+        scope_.reset();
+        segment_->at = std::move(point);
+        std::vector<Ref> held;
+        for (PyObject* o : roots) held.push_back(Ref::borrow(o));
+        const bool ended = end_segment(Segment::End::Break, roots);
+        if (ended)
+            note_reason(reason);
+        else
+            segment_->reason = reason + "; " + segment_->reason;
+        const auto children = segment_->children;
+        const std::size_t operands = event.operands.size();
+        {
+            Quiet quiet;
+            *result = perform(event);
+        }
+        if (!ended || *result == nullptr || children->size() >= context_.limit) {
+            over_ = true;
+            if (Session* session = Session::current()) session->stop();
+            return *result == nullptr ? Verdict::raise : finish_result(event, result);
+        }
+        begin_segment(children);
+        std::size_t index = 0;
+        std::vector<Frame> chain;
+        for (std::optional<Frame> f = frame; f; f = f->caller()) chain.push_back(*f);
+        for (auto f = chain.rbegin(); f != chain.rend(); ++f) {
+            const std::size_t count = 1 + f->slots().size() + f->stack().size();
+            for (std::size_t i = 0; i < count; ++i, ++index)
+                add_slot(static_cast<Py_ssize_t>(index), roots[index],
+                         i == 0 ? "function" : slot_name(f->code(), i - 1));
+        }
+        check(index + operands == roots.size(), "a break's frames changed");
+        add_slot(static_cast<Py_ssize_t>(index), *result, "the result");
+        start();
+        return finish_result(event, result);
+    } catch (const std::exception& e) {
+        give_up(std::string("internal: ") + e.what());
+        return PyErr_Occurred() ? Verdict::raise : Verdict::run;
+    }
+}
+
+}  // namespace ingot::capture

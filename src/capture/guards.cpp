@@ -1,0 +1,551 @@
+// Checking guards and saying why one failed; see guards.h.
+#include "capture/guards.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <cstring>
+
+namespace ingot::capture {
+namespace {
+
+c10::DispatchKeySet meaning_keys(const c10::TensorImpl& t) {
+    static constexpr c10::DispatchKeySet kIgnored =
+        c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
+        c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView);
+    return t.key_set() - kIgnored;
+}
+
+const c10::TensorImpl& impl_of(PyObject* tensor) {
+    return *THPVariable_Unpack(tensor).unsafeGetTensorImpl();
+}
+
+std::string text_of(PyObject* object) {
+    if (object == nullptr) return "nothing";
+    if (!is_plain_constant(object) && !PyType_Check(object))
+        return std::string("an object of type ") + Py_TYPE(object)->tp_name;
+    Ref text = Ref::steal(PyObject_Repr(object));
+    const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+    if (utf8 == nullptr) {
+        PyErr_Clear();
+        return "?";
+    }
+    std::string s = utf8;
+    if (s.size() > 60) s = s.substr(0, 57) + "...";
+    return s;
+}
+
+std::string text_of(const std::vector<std::int64_t>& sizes) {
+    std::string s = "[";
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+        s += (i == 0 ? "" : ", ") + std::to_string(sizes[i]);
+    return s + "]";
+}
+
+/// Equality of plain constants of one exact type; runs no Python.
+bool equal_constants(PyObject* a, PyObject* b) {
+    if (a == b) return true;
+    if (Py_TYPE(a) != Py_TYPE(b)) return false;
+    if (PyFloat_CheckExact(a)) {  // NaN equals itself here, and 0.0 differs from -0.0
+        const double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
+        return std::memcmp(&x, &y, sizeof x) == 0;
+    }
+    if (PyComplex_CheckExact(a)) {
+        const Py_complex x = PyComplex_AsCComplex(a), y = PyComplex_AsCComplex(b);
+        return std::memcmp(&x, &y, sizeof x) == 0;
+    }
+    const int equal = PyObject_RichCompareBool(a, b, Py_EQ);
+    if (equal < 0) PyErr_Clear();
+    return equal == 1;
+}
+
+bool has_keys(PyObject* dict, PyObject* keys) {
+    if (!PyDict_Check(dict) || PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(keys)) return false;
+    Py_ssize_t position = 0, n = 0;
+    PyObject *key = nullptr, *value = nullptr;
+    while (PyDict_Next(dict, &position, &key, &value)) {
+        PyObject* was = PyTuple_GET_ITEM(keys, n++);
+        if (key != was && !(is_plain_constant(key) && equal_constants(key, was))) return false;
+    }
+    return true;
+}
+
+bool has_members(PyObject* set, PyObject* members) {
+    if (!PyAnySet_Check(set) || PySet_GET_SIZE(set) != PySet_GET_SIZE(members)) return false;
+    Py_ssize_t position = 0;
+    PyObject* item = nullptr;
+    Py_hash_t hash = 0;
+    while (_PySet_NextEntry(set, &position, &item, &hash)) {
+        if (!is_plain_constant(item)) return false;
+        if (PySet_Contains(members, item) != 1) {
+            PyErr_Clear();
+            return false;
+        }
+    }
+    return true;
+}
+
+void say(std::string* failure, const GuardSet& guards, std::int32_t place,
+         const std::string& what) {
+    if (failure != nullptr) *failure = guards.path(place) + ": " + what;
+}
+
+}  // namespace
+
+bool is_plain_constant(PyObject* o) {
+    if (o == nullptr) return false;
+    if (o == Py_None || o == Py_True || o == Py_False || o == Py_Ellipsis || o == Py_NotImplemented)
+        return true;
+    return PyLong_CheckExact(o) || PyUnicode_CheckExact(o) || PyFloat_CheckExact(o) ||
+           PyBytes_CheckExact(o) || PyComplex_CheckExact(o);
+}
+
+unsigned type_version(PyTypeObject* type) {
+    return PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
+}
+
+// ---- tensors ----
+
+TensorFacts TensorFacts::of(PyObject* tensor) {
+    const c10::TensorImpl& t = impl_of(tensor);
+    TensorFacts f;
+    f.type = Py_TYPE(tensor);
+    if (t.layout() == c10::kStrided) {
+        f.sizes = t.sizes().vec();
+        f.strides = t.strides().vec();
+    }
+    f.dtype = c10::typeMetaToScalarType(t.dtype());
+    f.device = t.device();
+    f.keys = meaning_keys(t);
+    f.requires_grad = t.requires_grad();
+    return f;
+}
+
+bool TensorFacts::holds(PyObject* tensor) const {
+    if (Py_TYPE(tensor) != type) return false;
+    const c10::TensorImpl& t = impl_of(tensor);
+    return t.dtype() == c10::scalarTypeToTypeMeta(dtype) && meaning_keys(t) == keys &&
+           (t.layout() != c10::kStrided ||
+            (t.sizes() == c10::IntArrayRef(sizes) && t.strides() == c10::IntArrayRef(strides))) &&
+           t.device() == device && t.requires_grad() == requires_grad;
+}
+
+std::string TensorFacts::difference(PyObject* tensor) const {
+    if (tensor == nullptr || Py_TYPE(tensor) != type)
+        return std::string("is no longer a ") + type->tp_name;
+    const TensorFacts now = of(tensor);
+    if (now.dtype != dtype)
+        return std::string("dtype was ") + c10::toString(dtype) + ", is " +
+               c10::toString(now.dtype);
+    if (now.device != device) return "device was " + device.str() + ", is " + now.device.str();
+    if (now.sizes != sizes) return "sizes were " + text_of(sizes) + ", are " + text_of(now.sizes);
+    if (now.strides != strides)
+        return "strides were " + text_of(strides) + ", are " + text_of(now.strides);
+    if (now.requires_grad != requires_grad)
+        return std::string("requires_grad was ") + (requires_grad ? "True" : "False");
+    return "layout or dispatch keys differ";
+}
+
+// ---- demands ----
+
+Demand demand_for(PyObject* value, bool dynamic) {
+    Demand d;
+    if (value == nullptr) {
+        d.check = Check::Absent;
+    } else if (is_plain_constant(value)) {
+        d.check = Check::Equal;
+        d.expected = Ref::borrow(value);
+    } else if (THPVariable_CheckExact(value)) {
+        d.check = Check::Tensor;
+        d.tensor = std::make_unique<TensorFacts>(TensorFacts::of(value));
+    } else if (!dynamic) {
+        d.expected = Ref::borrow(value);
+    } else {
+        PyTypeObject* type = Py_TYPE(value);
+        d.check = Check::Type;
+        if (PyTuple_Check(value) || PyList_CheckExact(value)) {
+            d.check = Check::Sized;
+            d.length = Py_SIZE(value);
+        }
+        d.expected = Ref::borrow(reinterpret_cast<PyObject*>(type));
+    }
+    return d;
+}
+
+bool Demand::holds(PyObject* value) const {
+    if (value == nullptr) return check == Check::Absent;
+    switch (check) {
+        case Check::Identity:
+            return value == expected.get();
+        case Check::Equal:
+            return equal_constants(value, expected.get());
+        case Check::Type:
+            return reinterpret_cast<PyObject*>(Py_TYPE(value)) == expected.get();
+        case Check::Sized:
+            return reinterpret_cast<PyObject*>(Py_TYPE(value)) == expected.get() &&
+                   Py_SIZE(value) == length;
+        case Check::Tensor:
+            return tensor->holds(value);
+        case Check::Absent:
+            return false;
+        case Check::Keys:
+            return has_keys(value, expected.get());
+        case Check::Members:
+            return has_members(value, expected.get());
+    }
+    return false;
+}
+
+std::string Demand::difference(PyObject* value) const {
+    switch (check) {
+        case Check::Identity:
+            return "was another object (" + text_of(expected.get()) + ")";
+        case Check::Equal:
+            return "was " + text_of(expected.get()) + ", is " + text_of(value);
+        case Check::Type:
+            return "had the type " + text_of(expected.get()) + ", is " + text_of(value);
+        case Check::Sized:
+            return "had the type " + text_of(expected.get()) + " and " + std::to_string(length) +
+                   " items, is " + text_of(value);
+        case Check::Tensor:
+            return tensor->difference(value);
+        case Check::Absent:
+            return "was absent, is " + text_of(value);
+        case Check::Keys:
+            return "had other keys";
+        case Check::Members:
+            return "had other members";
+    }
+    return {};
+}
+
+// ---- the whole set ----
+
+bool GuardSet::take(PinnedRead& read, PyObject* value) {
+    if (!read.demand.holds(value)) return false;
+    if (read.tensor >= 0)
+        tensors[static_cast<std::size_t>(read.tensor)].tensor = Ref::borrow(value);
+    return true;
+}
+
+bool GuardSet::recheck(PinnedDict& d, std::string* failure) {
+    if (d.location != nullptr && *d.location == nullptr) return false;
+    PyObject* dict = d.location != nullptr ? *d.location : d.dict.get();
+    if (dict != d.dict.get()) {
+        if (!PyDict_CheckExact(dict)) return false;
+        d.dict = Ref::borrow(dict);
+    }
+    if (d.whole) {
+        Py_ssize_t position = 0;
+        PyObject *key = nullptr, *value = nullptr;
+        std::size_t n = 0;
+        while (PyDict_Next(dict, &position, &key, &value)) {
+            if (n >= d.keys.size() ||
+                (key != d.keys[n].get() &&
+                 !(is_plain_constant(key) && equal_constants(key, d.keys[n].get())))) {
+                say(failure, *this, d.place, "its keys are others");
+                return false;
+            }
+            ++n;
+        }
+        if (n != d.keys.size()) {
+            say(failure, *this, d.place, "its keys are others");
+            return false;
+        }
+    }
+    for (PinnedRead& read : d.reads) {
+        PyObject* value = PyDict_GetItemWithError(dict, read.key.get());
+        if (value == nullptr) PyErr_Clear();
+        if (!take(read, value)) {
+            if (failure != nullptr)
+                *failure = path(d.place) + "[" + text_of(read.key.get()) +
+                           "]: " + read.demand.difference(value);
+            return false;
+        }
+    }
+    d.version = reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+    return true;
+}
+
+bool GuardSet::recheck(PinnedList& l, std::string* failure) {
+    const auto size = static_cast<std::size_t>(PyList_GET_SIZE(l.list.get()));
+    if (size != l.items.size()) {
+        say(failure, *this, l.place, "its length is another");
+        return false;
+    }
+    for (std::size_t i = 0; i < size; ++i) {
+        PyObject* item = PyList_GET_ITEM(l.list.get(), static_cast<Py_ssize_t>(i));
+        if (item == l.items[i].get()) continue;
+        if (!take(l.reads[i], item)) {
+            say(failure, *this, l.place,
+                "item " + std::to_string(i) + " " + l.reads[i].demand.difference(item));
+            return false;
+        }
+        l.items[i] = Ref::borrow(item);
+    }
+    return true;
+}
+
+bool GuardSet::recheck(PinnedType& t, std::string* failure) {
+    auto* type = reinterpret_cast<PyTypeObject*>(t.type.get());
+    for (const auto& [name, value] : t.lookups)
+        if (_PyType_Lookup(type, name.get()) != value.get()) {
+            if (failure != nullptr)
+                *failure = std::string(type->tp_name) + ": attribute " + text_of(name.get()) +
+                           " of the class is another";
+            return false;
+        }
+    t.version = type_version(type);
+    return true;
+}
+
+bool GuardSet::recheck(PinnedFunction& f, std::string* failure) {
+    if (failure != nullptr)
+        *failure = "a function's code or defaults are others: " +
+                   std::string(PyUnicode_AsUTF8(
+                       reinterpret_cast<PyFunctionObject*>(f.function.get())->func_qualname));
+    return false;
+}
+
+bool GuardSet::recheck(PinnedPointer& p, std::string* failure) {
+    PyObject* value = *p.location;
+    if (!take(p.read, value)) {
+        say(failure, *this, p.place, p.read.demand.difference(value));
+        return false;
+    }
+    if (p.read.demand.check == Check::Equal) p.read.demand.expected = Ref::borrow(value);
+    p.current = value;
+    return true;
+}
+
+bool GuardSet::check_pinned(std::string* failure) {
+    for (PinnedDict& d : dicts) {
+        const PyObject* dict = d.location != nullptr ? *d.location : d.dict.get();
+        if ((dict != d.dict.get() ||
+             reinterpret_cast<const PyDictObject*>(dict)->ma_version_tag != d.version) &&
+            !recheck(d, failure))
+            return false;
+    }
+    for (PinnedType& t : types) {
+        if (type_version(reinterpret_cast<PyTypeObject*>(t.type.get())) != t.version ||
+            t.version == 0)
+            if (!recheck(t, failure)) return false;
+    }
+    for (PinnedFunction& f : functions) {
+        const auto* function = reinterpret_cast<PyFunctionObject*>(f.function.get());
+        if (function->func_code != f.code.get() || function->func_defaults != f.defaults.get() ||
+            function->func_kwdefaults != f.keyword_defaults.get())
+            if (!recheck(f, failure)) return false;
+    }
+    for (PinnedPointer& p : pointers)
+        if (*p.location != p.current && !recheck(p, failure)) return false;
+    for (PinnedList& l : lists) {
+        const auto size = static_cast<std::size_t>(PyList_GET_SIZE(l.list.get()));
+        static_assert(sizeof(Ref) == sizeof(PyObject*));
+        const bool same = size == l.items.size() &&
+                          (size == 0 || std::memcmp(&PyList_GET_ITEM(l.list.get(), 0),
+                                                    l.items.data(), size * sizeof(Ref)) == 0);
+        if (!same && !recheck(l, failure)) return false;
+    }
+    for (const PinnedTensor& t : tensors)
+        if (!t.covered && !t.facts.holds(t.tensor.get())) {
+            say(failure, *this, t.place, t.facts.difference(t.tensor.get()));
+            return false;
+        }
+    return true;
+}
+
+bool GuardSet::check(std::span<PyObject* const> slots, Values& values, std::string* failure) {
+    const Modes now = Modes::now();
+    if (now != modes) {
+        if (failure != nullptr) *failure = "modes: " + now.difference(modes) + " was another";
+        return false;
+    }
+    for (const Node& n : nodes) {
+        PyObject* value = nullptr;
+        PyObject* parent = n.parent < 0 ? nullptr : values[static_cast<std::size_t>(n.parent)];
+        switch (n.reach) {
+            case Reach::Slot:
+                value = slots[static_cast<std::size_t>(n.index)];
+                break;
+            case Reach::DictItem:
+                value = PyDict_GetItemWithError(parent, n.key);
+                if (value == nullptr) PyErr_Clear();
+                break;
+            case Reach::InstanceDict: {
+                PyObject** location = _PyObject_GetDictPtr(parent);
+                value = location == nullptr ? nullptr : *location;
+                break;
+            }
+            case Reach::Member:
+                value = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(parent) + n.index);
+                break;
+            case Reach::Item:
+                value = PyTuple_Check(parent) ? PyTuple_GET_ITEM(parent, n.index)
+                                              : PyList_GET_ITEM(parent, n.index);
+                break;
+            case Reach::Contents:
+                value = PyCell_GET(parent);
+                break;
+            case Reach::Itself:
+                value = parent;
+                break;
+            case Reach::Constant:
+                value = n.key;
+                break;
+            case Reach::Variable:
+                if (PyContextVar_Get(n.key, nullptr, &value) != 0) PyErr_Clear();
+                Py_XDECREF(value);  // the context holds it
+                break;
+            case Reach::Lookup:
+                break;
+        }
+        if (!n.demand.holds(value)) {
+            say(failure, *this, n.place, n.demand.difference(value));
+            return false;
+        }
+        values.push(value);
+    }
+    for (const Relation& r : relations) {
+        PyObject* other =
+            r.second >= 0 ? values[static_cast<std::size_t>(r.second)] : r.object.get();
+        if ((values[static_cast<std::size_t>(r.first)] == other) != r.same) {
+            say(failure, *this, nodes[static_cast<std::size_t>(r.first)].place,
+                r.same ? "was the same object as another" : "was another object");
+            return false;
+        }
+    }
+    return check_pinned(failure);
+}
+
+std::string GuardSet::path(std::int32_t index) const {
+    if (index < 0) return "an object";
+    const Place& p = places[static_cast<std::size_t>(index)];
+    switch (p.reach) {
+        case Reach::Slot:
+            return p.key ? std::string(PyUnicode_AsUTF8(p.key.get()))
+                         : "argument " + std::to_string(p.index);
+        case Reach::Constant:
+            if (p.key && PyUnicode_Check(p.key.get())) return PyUnicode_AsUTF8(p.key.get());
+            return text_of(p.key.get());
+        case Reach::DictItem: {
+            const bool attribute =
+                p.parent >= 0 &&
+                places[static_cast<std::size_t>(p.parent)].reach == Reach::InstanceDict;
+            if (attribute && PyUnicode_Check(p.key.get()))
+                return path(places[static_cast<std::size_t>(p.parent)].parent) + "." +
+                       PyUnicode_AsUTF8(p.key.get());
+            return path(p.parent) + "[" + text_of(p.key.get()) + "]";
+        }
+        case Reach::InstanceDict:
+            return path(p.parent) + ".__dict__";
+        case Reach::Member:
+            return path(p.parent) + "." + (p.key ? PyUnicode_AsUTF8(p.key.get()) : "?");
+        case Reach::Item:
+            return path(p.parent) + "[" + std::to_string(p.index) + "]";
+        case Reach::Itself:
+            return path(p.parent);
+        case Reach::Variable:
+            return "a context variable";
+        case Reach::Contents:
+            return path(p.parent) + ".cell_contents";
+        case Reach::Lookup:
+            return path(p.parent) + "." + (p.key ? PyUnicode_AsUTF8(p.key.get()) : "?");
+    }
+    return {};
+}
+
+std::vector<std::string> GuardSet::sentences() const {
+    std::vector<std::string> out;
+    const auto demand = [&](const std::string& what, const Demand& d) {
+        switch (d.check) {
+            case Check::Identity:
+                return what + " is the same object";
+            case Check::Equal:
+                return what + " == " + text_of(d.expected.get());
+            case Check::Type:
+                return "type(" + what + ") is " + text_of(d.expected.get());
+            case Check::Sized:
+                return "type(" + what + ") is " + text_of(d.expected.get()) + " and len(" + what +
+                       ") == " + std::to_string(d.length);
+            case Check::Tensor:
+                return what + " is a tensor of " + c10::toString(d.tensor->dtype) + " with sizes " +
+                       text_of(d.tensor->sizes) + " and strides " + text_of(d.tensor->strides);
+            case Check::Absent:
+                return what + " is absent";
+            case Check::Keys:
+                return "the keys of " + what;
+            case Check::Members:
+                return "the members of " + what;
+        }
+        return what;
+    };
+    for (const Node& n : nodes) out.push_back(demand(path(n.place), n.demand));
+    for (const PinnedDict& d : dicts) {
+        std::string text = "version of ";
+        text += path(d.place);
+        text += ", or else";
+        for (const PinnedRead& r : d.reads) {
+            std::string key = "[";
+            key += text_of(r.key.get());
+            key += "]";
+            text += " ";
+            text += demand(key, r.demand);
+            text += ";";
+        }
+        out.push_back(std::move(text));
+    }
+    for (const PinnedList& l : lists) out.push_back("the items of " + path(l.place));
+    for (const PinnedType& t : types) out.push_back("the class " + text_of(t.type.get()));
+    for (const PinnedFunction& f : functions)
+        out.push_back(
+            std::string("code and defaults of ") +
+            PyUnicode_AsUTF8(reinterpret_cast<PyFunctionObject*>(f.function.get())->func_qualname));
+    for (const PinnedPointer& p : pointers) out.push_back(demand(path(p.place), p.read.demand));
+    return out;
+}
+
+int GuardSet::traverse(visitproc visit, void* arg) const {
+    const auto demand = [&](const Demand& d) {
+        Py_VISIT(d.expected.get());
+        return 0;
+    };
+    const auto read = [&](const PinnedRead& r) {
+        Py_VISIT(r.key.get());
+        return demand(r.demand);
+    };
+    for (const Place& p : places) Py_VISIT(p.key.get());
+    for (const Node& n : nodes)
+        if (int r = demand(n.demand)) return r;
+    for (const PinnedDict& d : dicts) {
+        Py_VISIT(d.dict.get());
+        Py_VISIT(d.owner.get());
+        for (const PinnedRead& p : d.reads)
+            if (int r = read(p)) return r;
+        for (const Ref& key : d.keys) Py_VISIT(key.get());
+    }
+    for (const PinnedList& l : lists) {
+        Py_VISIT(l.list.get());
+        for (const Ref& item : l.items) Py_VISIT(item.get());
+        for (const PinnedRead& p : l.reads)
+            if (int r = read(p)) return r;
+    }
+    for (const PinnedType& t : types) {
+        Py_VISIT(t.type.get());
+        for (const auto& [name, value] : t.lookups) Py_VISIT(value.get());
+    }
+    for (const PinnedFunction& f : functions) {
+        Py_VISIT(f.function.get());
+        Py_VISIT(f.code.get());
+        Py_VISIT(f.defaults.get());
+        Py_VISIT(f.keyword_defaults.get());
+    }
+    for (const PinnedPointer& p : pointers) {
+        Py_VISIT(p.owner.get());
+        if (int r = read(p.read)) return r;
+    }
+    for (const PinnedTensor& t : tensors) Py_VISIT(t.tensor.get());
+    for (const Relation& r : relations) Py_VISIT(r.object.get());
+    return 0;
+}
+
+}  // namespace ingot::capture

@@ -1,0 +1,69 @@
+// See modes.h.
+#include "capture/modes.h"
+
+#include <ATen/Context.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+namespace ingot::capture {
+
+Modes Modes::now() {
+    Modes m;
+    m.grad = c10::GradMode::is_enabled();
+    m.inference = c10::InferenceMode::is_enabled();
+    m.autocast_cpu = at::autocast::is_autocast_enabled(at::kCPU);
+    m.autocast_cuda = at::autocast::is_autocast_enabled(at::kCUDA);
+    if (m.autocast_cpu || m.autocast_cuda) {
+        m.autocast_cache = at::autocast::is_autocast_cache_enabled();
+        m.autocast_cpu_type = at::autocast::get_autocast_dtype(at::kCPU);
+        m.autocast_cuda_type = at::autocast::get_autocast_dtype(at::kCUDA);
+    }
+    m.deterministic = at::globalContext().deterministicAlgorithms();
+    m.default_type = c10::get_default_dtype_as_scalartype();
+    m.function_modes =
+        static_cast<std::int32_t>(at::impl::PythonTorchFunctionTLS::stack_len()) * 4 +
+        static_cast<std::int32_t>(at::impl::PythonTorchFunctionTLS::get_disabled_state());
+    m.dispatch_modes = static_cast<std::int32_t>(c10::impl::TorchDispatchModeTLS::stack_len());
+    return m;
+}
+
+bool Modes::reachable_from(const Modes& from) const {
+    Modes target = *this;
+    target.grad = from.grad;
+    target.autocast_cpu = from.autocast_cpu;
+    target.autocast_cpu_type = from.autocast_cpu_type;
+    target.autocast_cache = from.autocast_cache;
+    return target == from;
+}
+
+void Modes::establish(const Modes& from) const {
+    if (grad != from.grad) c10::GradMode::set_enabled(grad);
+    if (autocast_cpu != from.autocast_cpu) {
+        at::autocast::set_autocast_enabled(at::kCPU, autocast_cpu);
+        if (autocast_cpu)
+            at::autocast::increment_nesting();
+        else if (at::autocast::decrement_nesting() == 0)
+            at::autocast::clear_cache();
+    }
+    if (autocast_cpu && autocast_cpu_type != from.autocast_cpu_type)
+        at::autocast::set_autocast_dtype(at::kCPU, autocast_cpu_type);
+}
+
+std::string Modes::difference(const Modes& o) const {
+    if (grad != o.grad) return "grad mode";
+    if (inference != o.inference) return "inference mode";
+    if (autocast_cpu != o.autocast_cpu || autocast_cuda != o.autocast_cuda ||
+        autocast_cpu_type != o.autocast_cpu_type || autocast_cuda_type != o.autocast_cuda_type ||
+        autocast_cache != o.autocast_cache)
+        return "autocast";
+    if (deterministic != o.deterministic) return "deterministic algorithms";
+    if (default_type != o.default_type) return "the default dtype";
+    if (function_modes != o.function_modes) return "a torch function mode";
+    return "a dispatch mode";
+}
+
+}  // namespace ingot::capture

@@ -1,0 +1,97 @@
+// See objects.h.
+#include "capture/objects.h"
+
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Layout.h>
+#include <torch/csrc/MemoryFormat.h>
+
+#include "capture/guards.h"
+
+namespace ingot::capture {
+namespace {
+
+PyTypeObject* imported(const char* module, const char* name) {
+    Ref m = Ref::steal(PyImport_ImportModule(module));
+    PyObject* type = m ? PyObject_GetAttrString(m.get(), name) : nullptr;
+    if (type == nullptr) PyErr_Clear();
+    return reinterpret_cast<PyTypeObject*>(type);  // kept for the life of the process
+}
+
+bool is_enumeration(PyTypeObject* type) {
+    static PyTypeObject* const meta = imported("enum", "EnumMeta");
+    return meta != nullptr && PyType_IsSubtype(Py_TYPE(type), meta);
+}
+
+PyObject* special(PyTypeObject* type, const char* name) {
+    Ref text = Ref::steal(PyUnicode_InternFromString(name));
+    return text ? _PyType_Lookup(type, text.get()) : nullptr;
+}
+
+}  // namespace
+
+PyTypeObject* module_class() {
+    static PyTypeObject* const type = imported("torch.nn", "Module");
+    return type;
+}
+
+bool stands_for_itself(PyObject* o) {
+    PyTypeObject* t = Py_TYPE(o);
+    return PyFunction_Check(o) || PyType_Check(o) || PyModule_Check(o) || PyCode_Check(o) ||
+           PyCFunction_Check(o) || t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type ||
+           t == &PyClassMethodDescr_Type || t == &PyGetSetDescr_Type || t == &PyMemberDescr_Type ||
+           THPDtype_Check(o) || THPLayout_Check(o) || THPMemoryFormat_Check(o) ||
+           (module_class() != nullptr && PyType_IsSubtype(t, module_class())) || is_enumeration(t);
+}
+
+bool is_immutable_c_object(PyObject* o) {
+    PyTypeObject* t = Py_TYPE(o);
+    return is_plain_constant(o) || THPDtype_Check(o) || THPDevice_Check(o) || THPLayout_Check(o) ||
+           THPMemoryFormat_Check(o) || PyRange_Check(o) || PySlice_Check(o) || PyCode_Check(o) ||
+           t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyClassMethodDescr_Type ||
+           t == &PyGetSetDescr_Type || t == &PyMemberDescr_Type || PyCFunction_Check(o) ||
+           PyUnicode_Check(o) || PyLong_Check(o) || PyFloat_Check(o);
+}
+
+bool is_hashed_by_value(PyObject* o) {
+    return is_plain_constant(o) || THPDevice_Check(o) || THPDtype_Check(o) ||
+           PyTuple_CheckExact(o) || PyUnicode_Check(o) || PyLong_Check(o) || PyFloat_Check(o) ||
+           PyFrozenSet_CheckExact(o) || PyRange_Check(o);
+}
+
+bool has_python_getattribute(PyTypeObject* type) {
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) return false;
+    PyObject* found = special(type, "__getattribute__");
+    return found != nullptr && PyFunction_Check(found);
+}
+
+bool has_python_setattr(PyTypeObject* type) {
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) return false;
+    PyObject* found = special(type, "__setattr__");
+    return found != nullptr && PyFunction_Check(found);
+}
+
+bool has_generic_attributes(PyTypeObject* type) {
+    if (type->tp_getattr != nullptr) return false;
+    if (type->tp_getattro == PyObject_GenericGetAttr) return true;
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) return false;
+    // A class made in Python whose attribute access was changed there.
+    PyObject* found = special(type, "__getattribute__");
+    static PyObject* const plain = special(&PyBaseObject_Type, "__getattribute__");
+    return found == plain || (found != nullptr && PyFunction_Check(found));
+}
+
+bool is_python_class(PyTypeObject* type) {
+    return PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) && type->tp_base != nullptr &&
+           module_class() != nullptr && type->tp_dealloc == module_class()->tp_dealloc;
+}
+
+bool has_python_layout(PyTypeObject* type) {
+    PyTypeObject* t = type;
+    while (is_python_class(t)) t = t->tp_base;
+    return t == &PyBaseObject_Type || t == &PyDict_Type || t == &PyODict_Type ||
+           t == &PyList_Type || t == &PyTuple_Type || t == &PySet_Type ||
+           reinterpret_cast<PyObject*>(t) == PyExc_BaseException;
+}
+
+}  // namespace ingot::capture

@@ -1,0 +1,26 @@
+// Questions about Python objects that guards and calls turn on.
+#pragma once
+#include <Python.h>
+
+namespace ingot::capture {
+
+/// Objects that a guard knows by identity even among a call's arguments: functions, classes,
+/// modules, `nn.Module`s, dtypes, members of enumerations.
+bool stands_for_itself(PyObject* object);
+/// Objects of C types that never change: numbers, strings, ranges, devices, code, ...
+bool is_immutable_c_object(PyObject* object);
+/// Whether equal values have equal hashes however the object came about.
+bool is_hashed_by_value(PyObject* object);
+/// Whether attributes are found as `object.__getattribute__` does, perhaps with a Python
+/// `__getattr__` or `__getattribute__` on top.
+bool has_generic_attributes(PyTypeObject* type);
+bool has_python_getattribute(PyTypeObject* type);
+bool has_python_setattr(PyTypeObject* type);
+/// Whether instances are Python objects through and through: no C code of an extension.
+bool has_python_layout(PyTypeObject* type);
+/// Whether a class was made by a class statement: classes of C extensions may have state of theirs.
+bool is_python_class(PyTypeObject* type);
+/// torch.nn.Module.
+PyTypeObject* module_class();
+
+}  // namespace ingot::capture

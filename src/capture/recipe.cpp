@@ -1,0 +1,449 @@
+// Building recipes and carrying them out; see recipe.h.
+#include "capture/recipe.h"
+
+#include <structmember.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Layout.h>
+#include <torch/csrc/MemoryFormat.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <cstring>
+
+#include "capture/objects.h"
+
+namespace ingot::capture {
+namespace {
+
+bool is_immutable(PyObject* o) {
+    return is_plain_constant(o) || PyType_Check(o) || PyRange_Check(o) || PyCode_Check(o) ||
+           PyModule_Check(o) || THPDtype_Check(o) || THPDevice_Check(o) || THPLayout_Check(o) ||
+           THPMemoryFormat_Check(o) || Py_TYPE(o) == &PyWrapperDescr_Type ||
+           Py_TYPE(o) == &PyMethodDescr_Type || Py_TYPE(o) == &PyClassMethodDescr_Type ||
+           Py_TYPE(o) == &PyGetSetDescr_Type || Py_TYPE(o) == &PyMemberDescr_Type;
+}
+
+/// The first base that Python code did not define: how instances are laid out.
+PyTypeObject* layout_of(PyTypeObject* type) {
+    while (is_python_class(type)) type = type->tp_base;
+    return type;
+}
+
+bool is_iterator_with_reduce(PyObject* o) {
+    PyTypeObject* t = Py_TYPE(o);
+    return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type ||
+           t == &PyEnum_Type || t == &PyZip_Type || t == &PyReversed_Type || t == &PyMap_Type ||
+           t == &PyFilter_Type || t == &PyListRevIter_Type;
+}
+
+[[noreturn]] void refuse(PyObject* o) {
+    throw NoRecipe(std::string("an object of type ") + Py_TYPE(o)->tp_name +
+                   " that was made while recording cannot be made again");
+}
+
+}  // namespace
+
+std::int32_t RecipeBuilder::emit(Instruction i) {
+    recipes_.instructions.push_back(std::move(i));
+    return static_cast<std::int32_t>(recipes_.instructions.size()) - 1;
+}
+
+std::int32_t RecipeBuilder::add(PyObject* object) {
+    if (object == nullptr) return emit({Make::Nothing});
+    if (const auto found = made_.find(object); found != made_.end()) {
+        if (found->second < 0) refuse(object);  // a cycle through something immutable
+        return found->second;
+    }
+    if (++depth_ > 200) throw NoRecipe("objects nested too deeply");
+    held_.push_back(Ref::borrow(object));
+    const Origin origin = origin_(object);
+    std::int32_t at = -1;
+    switch (origin.kind) {
+        case Origin::Kind::Constant:
+            at = emit({Make::Constant, -1, 0, Ref::borrow(object)});
+            break;
+        case Origin::Kind::Node:
+            at = emit({Make::Node, origin.index});
+            break;
+        case Origin::Kind::Tensor:
+            at = emit({Make::Tensor, origin.index});
+            break;
+        case Origin::Kind::Output:
+            at = emit({Make::Output, origin.index});
+            break;
+        case Origin::Kind::Unknown:
+            throw NoRecipe(origin.reason);
+        case Origin::Kind::Fresh:
+            made_[object] = -1;
+            at = fresh(object);
+            break;
+    }
+    made_[object] = at;
+    --depth_;
+    return at;
+}
+
+std::vector<std::int32_t> RecipeBuilder::add_pairs(PyObject* dict) {
+    std::vector<std::int32_t> parts;
+    Py_ssize_t position = 0;
+    PyObject *key = nullptr, *value = nullptr;
+    while (PyDict_Next(dict, &position, &key, &value)) {
+        parts.push_back(add(key));
+        parts.push_back(add(value));
+    }
+    return parts;
+}
+
+std::int32_t RecipeBuilder::tuple(PyObject* o) {
+    std::vector<std::int32_t> parts;
+    bool constant = true;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
+        parts.push_back(add(PyTuple_GET_ITEM(o, i)));
+        constant = constant && recipes_.instructions[static_cast<std::size_t>(parts.back())].make ==
+                                   Make::Constant;
+    }
+    PyObject** dict = _PyObject_GetDictPtr(o);
+    if (dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) != 0) refuse(o);
+    if (constant) return emit({Make::Constant, -1, 0, Ref::borrow(o)});
+    return emit({Make::Tuple, -1, 0, Ref::borrow(reinterpret_cast<PyObject*>(Py_TYPE(o))),
+                 std::move(parts)});
+}
+
+std::int32_t RecipeBuilder::function(PyObject* o) {
+    auto* f = reinterpret_cast<PyFunctionObject*>(o);
+    if (f->func_dict != nullptr && PyDict_GET_SIZE(f->func_dict) != 0) refuse(o);
+    std::vector<std::int32_t> parts;
+    for (PyObject* part : {f->func_code, f->func_globals, f->func_closure, f->func_defaults,
+                           f->func_kwdefaults, f->func_name, f->func_qualname})
+        // Globals are the module's: never copied.
+        parts.push_back(part == f->func_globals ? emit({Make::Constant, -1, 0, Ref::borrow(part)})
+                                                : add(part == nullptr ? Py_None : part));
+    return emit({Make::Function, -1, 0, Ref::borrow(f->func_module), std::move(parts)});
+}
+
+std::int32_t RecipeBuilder::iterator(PyObject* o) {
+    Ref reduced = Ref::steal(PyObject_CallMethod(o, "__reduce__", nullptr));
+    if (!reduced || !PyTuple_Check(reduced.get())) {
+        PyErr_Clear();
+        refuse(o);
+    }
+    held_.push_back(reduced);
+    std::vector<std::int32_t> parts;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(reduced.get()) && i < 3; ++i)
+        parts.push_back(add(PyTuple_GET_ITEM(reduced.get(), i)));
+    return emit({Make::Reduced, -1, 0, {}, std::move(parts)});
+}
+
+void RecipeBuilder::fill_vars(PyObject* o, std::int32_t at) {
+    PyObject** dict = _PyObject_GetDictPtr(o);
+    if (dict == nullptr || *dict == nullptr) return;
+    if (PyDict_GET_SIZE(*dict) == 0) return;
+    Instruction fill{Make::FillVars, at};
+    fill.parts = add_pairs(*dict);
+    emit(std::move(fill));
+}
+
+std::int32_t RecipeBuilder::plain_object(PyObject* o) {
+    PyTypeObject* type = Py_TYPE(o);
+    PyTypeObject* layout = layout_of(type);
+    const Ref type_ref = Ref::borrow(reinterpret_cast<PyObject*>(type));
+    if (PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) && type->tp_del != nullptr) refuse(o);
+    std::int32_t at = -1;
+    if (layout == &PyBaseObject_Type) {
+        if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) refuse(o);
+        at = emit({Make::Object, -1, 0, type_ref});
+        made_[o] = at;
+    } else if (layout == &PyDict_Type || layout == &PyODict_Type) {
+        at = emit({Make::Dict, -1, 0, type_ref});
+        made_[o] = at;
+        Instruction fill{Make::FillDict, at};
+        if (layout == &PyODict_Type) {
+            // Its own order may differ from the dict's.
+            Ref keys = Ref::steal(PyODict_Type.tp_iter(o));
+            while (keys) {
+                Ref key = Ref::steal(PyIter_Next(keys.get()));
+                if (!key) break;
+                PyObject* value = PyDict_GetItem(o, key.get());
+                fill.parts.push_back(add(key.get()));
+                fill.parts.push_back(add(value));
+            }
+            if (PyErr_Occurred()) {
+                PyErr_Clear();
+                refuse(o);
+            }
+        } else {
+            fill.parts = add_pairs(o);
+        }
+        emit(std::move(fill));
+    } else if (layout == &PyList_Type) {
+        at = emit({Make::List, -1, 0, type_ref});
+        made_[o] = at;
+        Instruction fill{Make::FillList, at};
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); ++i)
+            fill.parts.push_back(add(PyList_GET_ITEM(o, i)));
+        emit(std::move(fill));
+    } else if (layout == &PySet_Type) {
+        at = emit({Make::Set, -1, 0, type_ref});
+        made_[o] = at;
+        Instruction fill{Make::FillSet, at};
+        Ref items = Ref::steal(PySequence_List(o));
+        if (!items) refuse(o);
+        held_.push_back(items);
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i)
+            fill.parts.push_back(add(PyList_GET_ITEM(items.get(), i)));
+        emit(std::move(fill));
+    } else {
+        refuse(o);
+    }
+    // Members of classes with __slots__ (the dictionary and weak references are no members).
+    for (PyTypeObject* t = type; t != layout; t = t->tp_base) {
+        for (Py_ssize_t i = 0; i < Py_SIZE(t); ++i) {
+            const PyMemberDef& m = t->tp_members[i];
+            if (m.type != T_OBJECT_EX) continue;
+            PyObject* value = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(o) + m.offset);
+            if (value == nullptr) continue;
+            const std::int32_t part = add(value);
+            emit({Make::FillMember, at, m.offset, {}, {part}});
+        }
+    }
+    fill_vars(o, at);
+    return at;
+}
+
+std::int32_t RecipeBuilder::fresh(PyObject* o) {
+    if (is_immutable(o)) return emit({Make::Constant, -1, 0, Ref::borrow(o)});
+    if (PyTuple_Check(o)) return tuple(o);
+    if (PyFunction_Check(o)) return function(o);
+    if (is_iterator_with_reduce(o)) return iterator(o);
+    if (PyMethod_Check(o)) {
+        const std::int32_t f = add(PyMethod_GET_FUNCTION(o)), s = add(PyMethod_GET_SELF(o));
+        return emit({Make::Method, -1, 0, {}, {f, s}});
+    }
+    if (PyCFunction_Check(o)) {
+        PyObject* self = PyCFunction_GET_SELF(o);
+        if (self == nullptr || PyModule_Check(self) || PyType_Check(self))
+            return emit({Make::Constant, -1, 0, Ref::borrow(o)});
+        const std::int32_t s = add(self);
+        const char* name = reinterpret_cast<PyCFunctionObject*>(o)->m_ml->ml_name;
+        return emit({Make::Bound, -1, 0, Ref::steal(PyUnicode_InternFromString(name)), {s}});
+    }
+    if (PyCell_Check(o)) {
+        const std::int32_t at = emit({Make::Cell});
+        made_[o] = at;
+        if (PyObject* value = PyCell_GET(o)) {
+            const std::int32_t part = add(value);
+            emit({Make::FillCell, at, 0, {}, {part}});
+        }
+        return at;
+    }
+    if (PySlice_Check(o)) {
+        auto* s = reinterpret_cast<PySliceObject*>(o);
+        const std::int32_t a = add(s->start), b = add(s->stop), c = add(s->step);
+        return emit({Make::Slice, -1, 0, {}, {a, b, c}});
+    }
+    if (PyFrozenSet_CheckExact(o)) {
+        std::vector<std::int32_t> parts;
+        Ref items = Ref::steal(PySequence_List(o));
+        if (!items) refuse(o);
+        held_.push_back(items);
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i)
+            parts.push_back(add(PyList_GET_ITEM(items.get(), i)));
+        return emit({Make::FrozenSet, -1, 0, {}, std::move(parts)});
+    }
+    return plain_object(o);
+}
+
+void RecipeBuilder::effect(Make make, PyObject* target, std::vector<PyObject*> parts) {
+    Instruction i{make, add(target)};
+    for (PyObject* part : parts) i.parts.push_back(add(part));
+    effects_.push_back(std::move(i));
+}
+
+Recipes RecipeBuilder::finish() {
+    recipes_.effects_from = recipes_.instructions.size();
+    for (Instruction& i : effects_) recipes_.instructions.push_back(std::move(i));
+    return std::move(recipes_);
+}
+
+int Recipes::traverse(visitproc visit, void* arg) const {
+    for (const Instruction& i : instructions) Py_VISIT(i.object.get());
+    return 0;
+}
+
+// ---- carrying out ----
+
+namespace {
+
+struct Worker {
+    const Recipes& recipes;
+    const Values& values;
+    const GuardSet& guards;
+    std::span<PyObject* const> outputs;
+    std::vector<Ref>& registers;
+
+    PyObject* part(const Instruction& i, std::size_t n) const {
+        return registers[static_cast<std::size_t>(i.parts[n])].get();
+    }
+    PyObject* target(const Instruction& i) const {
+        return registers[static_cast<std::size_t>(i.index)].get();
+    }
+
+    /// Makes an instance of `type` as its layout's own __new__ does.
+    static PyObject* bare(PyObject* type) {
+        auto* t = reinterpret_cast<PyTypeObject*>(type);
+        Ref nothing = Ref::steal(PyTuple_New(0));
+        return nothing ? layout_of(t)->tp_new(t, nothing.get(), nullptr) : nullptr;
+    }
+
+    PyObject* make_tuple(const Instruction& i) const {
+        Ref made = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(i.parts.size())));
+        if (!made) return nullptr;
+        for (std::size_t n = 0; n < i.parts.size(); ++n)
+            PyTuple_SET_ITEM(made.get(), static_cast<Py_ssize_t>(n), Py_NewRef(part(i, n)));
+        auto* type = reinterpret_cast<PyTypeObject*>(i.object.get());
+        if (type == &PyTuple_Type || type == nullptr) return made.release();
+        Ref arguments = Ref::steal(PyTuple_Pack(1, made.get()));
+        // Structural sequences and torch.Size have their own __new__; named tuples use tuple's.
+        newfunc create = is_python_class(type) ? layout_of(type)->tp_new : type->tp_new;
+        return arguments ? create(type, arguments.get(), nullptr) : nullptr;
+    }
+
+    PyObject* make_function(const Instruction& i) const {
+        Ref f = Ref::steal(PyFunction_NewWithQualName(part(i, 0), part(i, 1), part(i, 6)));
+        if (!f) return nullptr;
+        auto* o = reinterpret_cast<PyFunctionObject*>(f.get());
+        if (part(i, 2) != Py_None && PyFunction_SetClosure(f.get(), part(i, 2)) != 0)
+            return nullptr;
+        if (part(i, 3) != Py_None && PyFunction_SetDefaults(f.get(), part(i, 3)) != 0)
+            return nullptr;
+        if (part(i, 4) != Py_None && PyFunction_SetKwDefaults(f.get(), part(i, 4)) != 0)
+            return nullptr;
+        Py_XSETREF(o->func_name, Py_NewRef(part(i, 5)));
+        if (i.object) Py_XSETREF(o->func_module, Py_NewRef(i.object.get()));
+        return f.release();
+    }
+
+    PyObject* make_reduced(const Instruction& i) const {
+        Ref made = Ref::steal(PyObject_CallObject(part(i, 0), part(i, 1)));
+        if (!made || i.parts.size() < 3 || part(i, 2) == Py_None) return made.release();
+        Ref done = Ref::steal(PyObject_CallMethod(made.get(), "__setstate__", "O", part(i, 2)));
+        return done ? made.release() : nullptr;
+    }
+
+    PyObject* create(const Instruction& i) const {
+        switch (i.make) {
+            case Make::Constant:
+                return Py_NewRef(i.object.get());
+            case Make::Node:
+                return Py_XNewRef(values[static_cast<std::size_t>(i.index)]);
+            case Make::Tensor:
+                return Py_NewRef(guards.tensors[static_cast<std::size_t>(i.index)].tensor.get());
+            case Make::Output:
+                return Py_NewRef(outputs[static_cast<std::size_t>(i.index)]);
+            case Make::Tuple:
+                return make_tuple(i);
+            case Make::List:
+            case Make::Dict:
+            case Make::Set:
+            case Make::Object:
+                return bare(i.object.get());
+            case Make::FrozenSet: {
+                Ref items = Ref::steal(make_tuple(i));
+                return items ? PyFrozenSet_New(items.get()) : nullptr;
+            }
+            case Make::Slice:
+                return PySlice_New(part(i, 0), part(i, 1), part(i, 2));
+            case Make::Method:
+                return PyMethod_New(part(i, 0), part(i, 1));
+            case Make::Bound:
+                return PyObject_GetAttr(part(i, 0), i.object.get());
+            case Make::Cell:
+                return PyCell_New(nullptr);
+            case Make::Function:
+                return make_function(i);
+            case Make::Reduced:
+                return make_reduced(i);
+            default:
+                return nullptr;
+        }
+    }
+
+    bool pairs(const Instruction& i, auto&& set) const {
+        for (std::size_t n = 0; n + 1 < i.parts.size(); n += 2)
+            if (set(part(i, n), part(i, n + 1)) != 0) return false;
+        return true;
+    }
+
+    bool rewrite(PyObject* o, PyObject* contents) const {
+        if (PyList_Check(o)) return PyList_SetSlice(o, 0, PyList_GET_SIZE(o), contents) == 0;
+        if (PyDict_Check(o)) {
+            PyDict_Clear(o);
+            return PyDict_Update(o, contents) == 0;
+        }
+        Ref done = PySet_Clear(o) == 0 ? Ref::steal(PyObject_CallMethod(o, "update", "O", contents))
+                                       : Ref();
+        return static_cast<bool>(done);
+    }
+
+    bool fill(const Instruction& i) const {
+        PyObject* o = target(i);
+        switch (i.make) {
+            case Make::FillList:
+                for (std::size_t n = 0; n < i.parts.size(); ++n)
+                    if (PyList_Append(o, part(i, n)) != 0) return false;
+                return true;
+            case Make::FillDict:
+                if (PyODict_Check(o))
+                    return pairs(
+                        i, [&](PyObject* k, PyObject* v) { return PyODict_SetItem(o, k, v); });
+                return pairs(i, [&](PyObject* k, PyObject* v) { return PyDict_SetItem(o, k, v); });
+            case Make::FillSet:
+                for (std::size_t n = 0; n < i.parts.size(); ++n)
+                    if (PySet_Add(o, part(i, n)) != 0) return false;
+                return true;
+            case Make::FillCell:
+                return PyCell_Set(o, part(i, 0)) == 0;
+            case Make::FillMember: {
+                auto** place = reinterpret_cast<PyObject**>(reinterpret_cast<char*>(o) + i.offset);
+                Py_XSETREF(*place, Py_NewRef(part(i, 0)));
+                return true;
+            }
+            case Make::FillVars: {
+                Ref dict = Ref::steal(PyObject_GenericGetDict(o, nullptr));
+                return dict && pairs(i, [&](PyObject* k, PyObject* v) {
+                           return PyDict_SetItem(dict.get(), k, v);
+                       });
+            }
+            case Make::SetItem:
+                return part(i, 1) != nullptr ? PyDict_SetItem(o, part(i, 0), part(i, 1)) == 0
+                                             : PyDict_DelItem(o, part(i, 0)) == 0;
+            case Make::SetAttribute:
+                if (PyCell_Check(o)) return PyCell_Set(o, part(i, 1)) == 0;
+                return PyObject_GenericSetAttr(o, part(i, 0), part(i, 1)) == 0;
+            case Make::Rewrite:
+                return rewrite(o, part(i, 0));
+            default:
+                return false;
+        }
+    }
+};
+
+}  // namespace
+
+bool carry_out(const Recipes& recipes, const Values& values, const GuardSet& guards,
+               std::span<PyObject* const> outputs, std::vector<Ref>& registers) {
+    registers.resize(recipes.instructions.size());
+    const Worker worker{recipes, values, guards, outputs, registers};
+    for (std::size_t n = 0; n < recipes.instructions.size(); ++n) {
+        const Instruction& i = recipes.instructions[n];
+        if (i.make >= Make::FillList) {
+            if (!worker.fill(i)) return false;
+        } else if (i.make != Make::Nothing) {
+            registers[n] = Ref::steal(worker.create(i));
+            if (!registers[n] && i.make != Make::Node) return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace ingot::capture

@@ -1,0 +1,111 @@
+// The recorder of Python: observes the interpreter, guards what is read, lets PyTorch's operators
+// run on promises, and ends segments.
+//
+// Flow: `Recording` is made for a call (or for rebuilt frames behind a break), the interpreter runs
+// the function under a Session with it, and `conclude` ends the last segment once the frames are
+// gone. At a break the segment is compiled, run, and its promises are filled in place; the breaking
+// operation runs for real; a new segment begins. What cannot be understood at a place where frames
+// cannot be rebuilt ends the recording: the rest runs in CPython, and the segment says so.
+//
+// Cost: some 100 ns an instruction beyond the interpreter, and trace's cost an operator.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bindings/settings.h"
+#include "capture/callables.h"
+#include "capture/interpreter/observer.h"
+#include "capture/segment.h"
+#include "capture/state.h"
+#include "capture/world.h"
+#include "trace/recorder.h"
+
+namespace ingot::capture {
+
+/// What a recording needs of the captured function it belongs to.
+struct RecordingContext {
+    const bindings::Settings& settings;
+    Counters& counters;
+    bool fullgraph = false;
+    std::size_t limit = 8;  // segments of one list
+    std::shared_ptr<SegmentTree> tree;
+    std::string name;
+};
+
+class Recording final : public Observer {
+  public:
+    /// `list`: where the first segment goes.
+    Recording(RecordingContext context, std::shared_ptr<SegmentList> list);
+    ~Recording() override;
+
+    /// A value of slot `index`; all are given before `start`.
+    void add_slot(Py_ssize_t index, PyObject* value, const std::string& name);
+    /// An object that the caller knows by identity.
+    void pin(PyObject* object, const char* name);
+    /// Begins to record operators. Call right before the session.
+    void start();
+    /// The function has returned (nullptr: raised; the error is set) and its frames are gone: ends
+    /// the last segment. Returns `result`, or nullptr with an error set.
+    PyObject* conclude(PyObject* result);
+    /// Rebuilt frames are going to execute an operation again that has been carried out: this is
+    /// its result.
+    void answer_first(Operation operation, PyObject* result);
+
+    Verdict entered(Frame frame, Entry entry) override;
+    Verdict before(Frame frame, const Event& event, PyObject** result) override;
+    bool after(Frame frame, const Event& event, PyObject* result) override;
+
+    /// The recording of this thread that was begun last.
+    static Recording* current();
+    /// Whether operators are being recorded just now (not during a break).
+    bool follows_operators() const { return scope_ != nullptr; }
+
+  private:
+    Verdict enter(Frame frame, Entry entry);
+    Verdict guarded(Frame frame, const Event& event, PyObject** result);
+    Verdict on_call(Frame frame, const Event& event, PyObject** result);
+    Verdict on_expanded_call(Frame frame, const Event& event, PyObject** result);
+    Verdict dispatch_call(Frame frame, const Event& event, PyObject* callable, PyObject* self,
+                          std::span<PyObject* const> arguments, PyObject** result);
+    Verdict on_partial(Frame frame, const Event& event, PyObject* callable,
+                       std::span<PyObject* const> arguments, PyObject** result);
+    Verdict on_class(PyTypeObject* type, std::span<PyObject* const> arguments);
+    Verdict on_c_function(Frame frame, const Event& event, PyObject* callable, PyObject* self,
+                          std::span<PyObject* const> arguments, PyObject** result);
+    Verdict on_operator(Frame frame, const Event& event, PyObject** result);
+    Verdict on_tensor_attribute(Frame frame, const Event& event, PyObject** result);
+    void on_store(const Event& event);
+    /// Carries the event out under the recorder; a failure of the recorder is a break.
+    Verdict carried(Frame frame, const Event& event, PyObject** result);
+    /// Ends the segment, carries the event out for real, begins the next segment.
+    Verdict break_at(Frame frame, const Event& event, const std::string& reason, PyObject** result);
+    /// Ends the recording: everything is made real, CPython does the rest.
+    void give_up(const std::string& reason);
+
+    void begin_segment(std::shared_ptr<SegmentList> list);
+    /// Compiles and runs what is recorded; fills the promises. `roots`: objects that live on. False
+    /// if the segment had to become one that runs eagerly.
+    bool end_segment(Segment::End end, const std::vector<PyObject*>& roots);
+    void end_eagerly(const std::string& reason);
+    void note_reason(const std::string& reason);
+    void read_arguments(std::span<PyObject* const> arguments, int depth);
+    bool is_our_tensor(PyObject* object) const;
+    static bool snapshot(Frame frame, const Event& event, std::vector<PyObject*>& roots,
+                         BreakPoint& point);
+
+    RecordingContext context_;
+    std::shared_ptr<SegmentList> list_;
+    std::shared_ptr<Segment> segment_;
+    std::unique_ptr<World> world_;
+    std::unique_ptr<trace::Recorder> recorder_;
+    std::unique_ptr<trace::Recorder::Scope> scope_;
+    Recording* outer_ = nullptr;
+    std::optional<Operation> first_;  // to be answered with first_result_
+    Ref first_result_;
+    bool over_ = false;
+    std::int64_t depth_ = 0;  // of the stack of dispatch modes while operators are recorded
+};
+
+}  // namespace ingot::capture

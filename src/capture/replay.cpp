@@ -1,0 +1,213 @@
+// See replay.h.
+#include "capture/replay.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "bindings/errors.h"
+#include "capture/perform.h"
+
+namespace ingot::capture {
+namespace {
+
+class WithoutLock {
+  public:
+    WithoutLock() : state_(PyEval_SaveThread()) {}
+    ~WithoutLock() { PyEval_RestoreThread(state_); }
+    WithoutLock(const WithoutLock&) = delete;
+    WithoutLock& operator=(const WithoutLock&) = delete;
+
+  private:
+    PyThreadState* state_;
+};
+
+using Inputs = c10::SmallVector<c10::TensorImpl*, 32>;
+
+/// False if an input needs a gradient now.
+bool gather(const Segment& segment, const Values& values, Inputs& inputs) {
+    const bool grad = at::GradMode::is_enabled();
+    inputs.reserve(segment.inputs.size());
+    for (const Segment::Input& in : segment.inputs) {
+        PyObject* o = in.pinned
+                          ? segment.guards.tensors[static_cast<std::size_t>(in.index)].tensor.get()
+                          : values[static_cast<std::size_t>(in.index)];
+        c10::TensorImpl* impl = THPVariable_Unpack(o).unsafeGetTensorImpl();
+        if (grad && impl->requires_grad()) return false;
+        inputs.push_back(impl);
+    }
+    return true;
+}
+
+/// Runs the segment's program. NoMatch: it cannot serve these inputs.
+ReplayStatus compute(const Segment& segment, const Values& values,
+                     std::vector<at::Tensor>& outputs) {
+    Inputs inputs;
+    if (!gather(segment, values, inputs)) return ReplayStatus::NoMatch;
+    trace::CallStatus status = trace::CallStatus::Done;
+    if (segment.program->is_short()) {
+        status = segment.program->call(inputs, outputs);
+    } else {
+        // Other threads may replace parameters meanwhile.
+        c10::SmallVector<at::Tensor, 32> held;
+        for (c10::TensorImpl* impl : inputs)
+            held.emplace_back(
+                c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+        const std::shared_ptr<trace::CompiledFunction> program = segment.program;
+        WithoutLock unlocked;
+        status = program->call(inputs, outputs);
+        if (status == trace::CallStatus::KernelFailure) outputs = program->replay(inputs);
+        held.clear();
+    }
+    if (status == trace::CallStatus::OtherInputs) return ReplayStatus::NoMatch;
+    if (status == trace::CallStatus::KernelFailure && segment.program->is_short())
+        outputs = segment.program->replay(inputs);
+    return ReplayStatus::Done;
+}
+
+/// The segment that serves these slots, run; its objects in `registers`, or, if all it does is to
+/// give one tensor, that in `single`.
+struct Served {
+    std::shared_ptr<Segment> segment;
+    std::vector<Ref> registers;
+    PyObject* single = nullptr;
+    bool failed = false;  // the Python error is set
+};
+
+ReplayStatus serve(const ReplayContext& context, const SegmentList& list,
+                   std::span<PyObject* const> slots, Served& served) {
+    for (std::size_t n = 0; n < list.size(); ++n) {
+        Values values;
+        Segment& s = *list[n];
+        const bool last = n + 1 == list.size();
+        if (!s.guards.check(slots, values, last ? context.failure : nullptr)) continue;
+        served.segment = list[n];
+        if (s.end == Segment::End::Eager) return ReplayStatus::Eager;
+        std::vector<at::Tensor> outputs;
+        if (s.program != nullptr) {
+            if (compute(s, values, outputs) == ReplayStatus::NoMatch) {
+                if (last && context.failure != nullptr)
+                    *context.failure = "the inputs' memory or their need of gradients is another";
+                continue;
+            }
+        }
+        const std::vector<Instruction>& code = s.recipes.instructions;
+        if (s.end == Segment::End::Return && code.size() == 1 && code[0].make == Make::Output &&
+            s.after == s.guards.modes) {
+            served.single =
+                THPVariable_Wrap(std::move(outputs[static_cast<std::size_t>(code[0].index)]));
+            served.failed = served.single == nullptr;
+            return ReplayStatus::Done;
+        }
+        std::vector<Ref> tensors;
+        c10::SmallVector<PyObject*, 8> raw;
+        for (at::Tensor& t : outputs) {
+            tensors.push_back(Ref::steal(THPVariable_Wrap(std::move(t))));
+            raw.push_back(tensors.back().get());
+        }
+        served.failed = !carry_out(s.recipes, values, s.guards, raw, served.registers);
+        if (!(s.after == s.guards.modes)) s.after.establish(s.guards.modes);
+        return ReplayStatus::Done;
+    }
+    return ReplayStatus::NoMatch;
+}
+
+std::vector<FrameImage> images_of(const BreakPoint& at, std::span<PyObject* const> slots) {
+    std::vector<FrameImage> images;
+    std::size_t n = 0;
+    for (const FrameShape& shape : at.frames) {
+        FrameImage image;
+        image.function = reinterpret_cast<PyFunctionObject*>(Py_NewRef(slots[n++]));
+        image.offset = shape.offset;
+        image.resume = shape.resume;
+        for (std::size_t i = 0; i < shape.slots; ++i) image.slots.push_back(Py_XNewRef(slots[n++]));
+        for (std::size_t i = 0; i < shape.stack; ++i) image.stack.push_back(Py_XNewRef(slots[n++]));
+        images.push_back(std::move(image));
+    }
+    return images;
+}
+
+/// Rebuilds the frames behind a break; `result` is the operation's, new, or nullptr with the error.
+PyObject* resume(const BreakPoint& at, std::span<PyObject* const> slots, PyObject* result) {
+    if (at.frames.back().resume == Resume::execute) {
+        Py_XDECREF(result);
+        PyErr_Clear();
+        result = nullptr;
+    }
+    return run_frames(images_of(at, slots), result);
+}
+
+/// Likewise, recorded as a new segment of `list`.
+PyObject* resume_recording(const ReplayContext& context, const BreakPoint& at,
+                           const std::shared_ptr<SegmentList>& list,
+                           std::span<PyObject* const> slots, PyObject* result) {
+    Recording recording(context.recording, list);
+    for (std::size_t i = 0; i < slots.size(); ++i)
+        recording.add_slot(static_cast<Py_ssize_t>(i), slots[i], "slot " + std::to_string(i));
+    recording.add_slot(static_cast<Py_ssize_t>(slots.size()), result, "the result");
+    if (at.frames.back().resume == Resume::execute) recording.answer_first(at.operation, result);
+    PyObject* returned = nullptr;
+    {
+        Session session(&recording);
+        recording.start();
+        returned = resume(at, slots, result);
+    }
+    return recording.conclude(returned);
+}
+
+}  // namespace
+
+ReplayStatus replay(const ReplayContext& context, const SegmentList& first,
+                    std::span<PyObject* const> first_slots, PyObject** result) {
+    Served served;
+    ReplayStatus status = serve(context, first, first_slots, served);
+    if (status != ReplayStatus::Done) return status;
+    for (;;) {
+        *result = nullptr;
+        if (served.failed) return ReplayStatus::Done;
+        if (served.single != nullptr) {
+            *result = served.single;
+            return ReplayStatus::Done;
+        }
+        const std::shared_ptr<Segment> segment = served.segment;
+        std::vector<Ref> slots;
+        for (std::int32_t root : segment->recipes.roots)
+            slots.push_back(served.registers[static_cast<std::size_t>(root)]);
+        served.registers.clear();
+        if (segment->end == Segment::End::Return) {
+            *result = slots[0].release();
+            return ReplayStatus::Done;
+        }
+        const BreakPoint& at = segment->at;
+        c10::SmallVector<PyObject*, 32> raw;
+        for (const Ref& r : slots) raw.push_back(r.get());
+        const std::size_t frames = raw.size() - at.operands;
+        const Event event{at.operation, at.detail,
+                          std::span<PyObject* const>(raw.data() + frames, at.operands),
+                          at.name.get(), at.keyword_names.get()};
+        PyObject* outcome = perform(event);
+        const std::span<PyObject* const> frame_slots(raw.data(), frames);
+        if (outcome == nullptr) {
+            *result = resume(at, frame_slots, nullptr);
+            return ReplayStatus::Done;
+        }
+        raw[frames] = outcome;  // operands are never needed again, and there is at least one
+        Served next;
+        const std::span<PyObject* const> next_slots(raw.data(), frames + 1);
+        const auto children = segment->children;
+        status = serve(context, *children, next_slots, next);
+        if (status == ReplayStatus::NoMatch && context.may_record &&
+            children->size() < context.recording.limit) {
+            *result = resume_recording(context, at, children, frame_slots, outcome);
+            return ReplayStatus::Done;
+        }
+        if (status != ReplayStatus::Done) {
+            *result = resume(at, frame_slots, outcome);
+            return ReplayStatus::Done;
+        }
+        Py_DECREF(outcome);
+        served = std::move(next);
+    }
+}
+
+}  // namespace ingot::capture

@@ -1,0 +1,21 @@
+// See segment.h.
+#include "capture/segment.h"
+
+namespace ingot::capture {
+
+int Segment::traverse(visitproc visit, void* arg) const {
+    if (const int r = guards.traverse(visit, arg)) return r;
+    if (const int r = recipes.traverse(visit, arg)) return r;
+    Py_VISIT(at.name.get());
+    Py_VISIT(at.keyword_names.get());
+    return 0;
+}
+
+int SegmentTree::traverse(visitproc visit, void* arg) const {
+    for (const auto& [key, list] : lists)
+        for (const auto& segment : *list)
+            if (const int r = segment->traverse(visit, arg)) return r;
+    return 0;
+}
+
+}  // namespace ingot::capture

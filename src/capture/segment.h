@@ -1,0 +1,83 @@
+// A segment: a stretch of a Python program as guards, a compiled graph, recipes and an end.
+//
+// The root segment's slots are a call's arguments. A segment that ends with a break knows the
+// frames that were live there; the segments behind it (its children) have those frames' slots as
+// theirs, and the result of the breaking operation. Made by the recorder, walked by replays
+// (replay.h).
+#pragma once
+#include <Python.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "capture/guards.h"
+#include "capture/interpreter/observer.h"
+#include "capture/modes.h"
+#include "capture/recipe.h"
+#include "trace/compiled_function.h"
+
+namespace ingot::capture {
+
+/// A live frame at a break, without its values: those are roots of the recipes.
+struct FrameShape {
+    int offset = 0;
+    Resume resume = Resume::complete;
+    std::size_t slots = 0, stack = 0;
+};
+
+/// The operation at which a segment broke off.
+struct BreakPoint {
+    Operation operation = Operation::call;
+    int detail = 0;
+    Ref name, keyword_names;
+    std::size_t operands = 0;        // the last roots
+    std::vector<FrameShape> frames;  // outermost first; a root for each function, slot, stack entry
+};
+
+struct Segment;
+using SegmentList = std::vector<std::shared_ptr<Segment>>;
+
+struct Segment {
+    enum class End : std::uint8_t {
+        Return,  // the recipes' root is what the outermost frame returns
+        Break,   // the operation is carried out, then a child goes on
+        Eager,   // these guards mean: run this part without any recording
+    };
+    struct Input {
+        bool pinned = false;
+        std::int32_t index = -1;  // of the pinned tensor or the node
+    };
+
+    GuardSet guards;
+    std::shared_ptr<trace::CompiledFunction> program;  // none: nothing to compute
+    std::vector<Input> inputs;                         // the program's
+    Recipes recipes;
+    bool has_effects = false;
+    End end = End::Eager;
+    Modes after;  // modes that the segment leaves behind
+    BreakPoint at;
+    std::shared_ptr<SegmentList> children;  // shared by all breaks at this place
+    std::string reason;                     // of the break, or of running eagerly
+    std::string line;                       // where
+    std::vector<std::string> operators;
+    std::size_t outputs = 0;
+
+    int traverse(visitproc visit, void* arg) const;
+};
+
+/// The segments of one captured function: those that begin with a call, by the call's shape, and
+/// those behind breaks, by the chain of frames and places.
+struct SegmentTree {
+    std::map<std::string, std::shared_ptr<SegmentList>> lists;
+
+    std::shared_ptr<SegmentList> list(const std::string& key) {
+        auto& l = lists[key];
+        if (!l) l = std::make_shared<SegmentList>();
+        return l;
+    }
+    int traverse(visitproc visit, void* arg) const;
+};
+
+}  // namespace ingot::capture

@@ -1,0 +1,637 @@
+// Reads of outside containers become guards here; see world.h.
+#include "capture/world.h"
+
+#include <structmember.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Layout.h>
+#include <torch/csrc/MemoryFormat.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "capture/objects.h"
+#include "trace/recorder.h"
+
+namespace ingot::capture {
+
+std::string World::describe(PyObject* object) const {
+    const Known* k = find(object);
+    std::string type = std::string("an object of type ") + Py_TYPE(object)->tp_name;
+    return k == nullptr ? type : guards_.path(k->place) + " (" + type + ")";
+}
+
+std::int32_t World::add_place(Place place) {
+    guards_.places.push_back(std::move(place));
+    return static_cast<std::int32_t>(guards_.places.size()) - 1;
+}
+
+void World::pin(PyObject* object, Place place) {
+    meet(object, add_place(std::move(place)), -1, -1);
+}
+
+void World::pin(PyObject* object, const char* name) {
+    if (find(object) != nullptr) return;
+    pin(object, Place{-1, Reach::Constant, 0, Ref::steal(PyUnicode_FromString(name))});
+}
+
+void World::meet(PyObject* value, std::int32_t place, std::int32_t node, std::int32_t tensor) {
+    if (value == nullptr || is_plain_constant(value)) return;
+    const auto [it, fresh] = known_.try_emplace(value, Known{node, place, tensor});
+    if (fresh) {
+        held_.push_back(Ref::borrow(value));
+        return;
+    }
+    const Known& old = it->second;
+    if (old.dynamic() && node >= 0 && old.node != node)
+        guards_.relations.push_back({old.node, node, {}, true});
+    else if (old.dynamic() && node < 0)
+        guards_.relations.push_back({old.node, -1, Ref::borrow(value), true});
+    else if (!old.dynamic() && node >= 0)
+        guards_.relations.push_back({node, -1, Ref::borrow(value), true});
+}
+
+std::int32_t World::add_node(const Known& parent, Reach reach, Py_ssize_t index, PyObject* key,
+                             PyObject* value) {
+    if (value != nullptr && THPVariable_Check(value) && !THPVariable_CheckExact(value))
+        throw Puzzle(std::string("a tensor of the subclass ") + Py_TYPE(value)->tp_name);
+    const bool itself = value != nullptr && stands_for_itself(value);
+    Node node;
+    node.place = add_place({parent.place, reach, index, Ref::borrow(key)});
+    node.parent = parent.node;
+    node.reach = reach;
+    node.index = index;
+    node.key = key;
+    node.demand = demand_for(value, !itself);
+    guards_.nodes.push_back(std::move(node));
+    const auto number = static_cast<std::int32_t>(guards_.nodes.size()) - 1;
+    meet(value, guards_.nodes.back().place, itself ? -1 : number, -1);
+    return number;
+}
+
+void World::add_slot(Py_ssize_t index, PyObject* value, const std::string& name) {
+    Ref key = name.empty() ? Ref() : Ref::steal(PyUnicode_FromString(name.c_str()));
+    add_node(Known{}, Reach::Slot, index, key.get(), value);
+}
+
+Origin World::origin_of(PyObject* object) const {
+    if (is_plain_constant(object)) return {Origin::Kind::Constant};
+    if (const Known* k = find(object)) {
+        if (k->tensor >= 0) return {Origin::Kind::Tensor, k->tensor};
+        if (k->dynamic()) return {Origin::Kind::Node, k->node};
+        return {Origin::Kind::Constant};
+    }
+    return {Origin::Kind::Fresh};
+}
+
+// ---- pinned containers ----
+
+PinnedRead World::pinned_read(PyObject* key, PyObject* value, std::int32_t place) {
+    if (value != nullptr && THPVariable_Check(value) && !THPVariable_CheckExact(value))
+        throw Puzzle(std::string("a tensor of the subclass ") + Py_TYPE(value)->tp_name);
+    PinnedRead read;
+    read.key = Ref::borrow(key);
+    read.demand = demand_for(value, false);
+    if (read.demand.check == Check::Tensor) {
+        const Known* k = find(value);
+        if (k != nullptr && k->tensor >= 0) {
+            read.tensor = k->tensor;
+            // Reached in two ways: it stays this one.
+            read.demand.check = Check::Identity;
+            read.demand.expected = Ref::borrow(value);
+            return read;
+        }
+        PinnedTensor tensor;
+        tensor.tensor = Ref::borrow(value);
+        tensor.facts = TensorFacts::of(value);
+        tensor.place = place;
+        guards_.tensors.push_back(std::move(tensor));
+        read.tensor = static_cast<std::int32_t>(guards_.tensors.size()) - 1;
+    }
+    meet(value, place, -1, read.tensor);
+    return read;
+}
+
+PinnedDict& World::pinned_dict(PyObject* dict, const Known& known) {
+    const auto [it, fresh] = dict_index_.try_emplace(dict, guards_.dicts.size());
+    if (fresh) {
+        PinnedDict d;
+        d.dict = Ref::borrow(dict);
+        d.version = reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+        d.place = known.place;
+        if (const auto l = locations_.find(dict); l != locations_.end()) {
+            d.location = l->second;
+            d.owner = owners_[dict];
+        }
+        guards_.dicts.push_back(std::move(d));
+    }
+    return guards_.dicts[it->second];
+}
+
+void World::read_dict(PyObject* dict, PyObject* key) {
+    const Known* found = find(dict);
+    if (found == nullptr || found->dirty) return;
+    const Known known = *found;  // the map may grow
+    if (written_.contains({dict, key}) || !reads_.insert({dict, key}).second) return;
+    held_.push_back(Ref::borrow(key));
+    if (!is_plain_constant(key) && !stands_for_itself(key)) {
+        const Known* k = find(key);
+        if (PyTuple_CheckExact(key))
+            read_whole(key, 4);
+        else if (k != nullptr && k->dynamic())
+            throw Puzzle("a key that may be another object at the next call");
+        else if (k == nullptr && !is_hashed_by_value(key))
+            throw Puzzle("a key that was made while recording");
+    }
+    PyObject* value = PyDict_GetItemWithError(dict, key);
+    if (value == nullptr && PyErr_Occurred()) {
+        PyErr_Clear();
+        throw Puzzle("a key that cannot be looked up");
+    }
+    if (known.dynamic()) {
+        add_node(known, Reach::DictItem, 0, key, value);
+        return;
+    }
+    const std::int32_t place = add_place({known.place, Reach::DictItem, 0, Ref::borrow(key)});
+    PinnedRead read = pinned_read(key, value, place);
+    pinned_dict(dict, known).reads.push_back(std::move(read));
+}
+
+PyObject* World::instance_dict(PyObject* owner) {
+    PyObject** location = _PyObject_GetDictPtr(owner);
+    if (location == nullptr || *location == nullptr) {
+        if (location == nullptr || find(owner) == nullptr) return nullptr;
+        // Made now, so that there is something with a version to guard.
+        Ref made = Ref::steal(PyObject_GenericGetDict(owner, nullptr));
+        if (!made) {
+            PyErr_Clear();
+            return nullptr;
+        }
+        location = _PyObject_GetDictPtr(owner);
+    }
+    PyObject* dict = *location;
+    const Known* found = find(owner);
+    if (found == nullptr || find(dict) != nullptr) return dict;
+    const Known known = *found;
+    if (known.dynamic()) {
+        add_node(known, Reach::InstanceDict, 0, nullptr, dict);
+        return dict;
+    }
+    locations_[dict] = location;
+    owners_[dict] = Ref::borrow(owner);
+    meet(dict, add_place({known.place, Reach::InstanceDict, 0, {}}), -1, -1);
+    return dict;
+}
+
+PyObject* World::read_class(PyTypeObject* type, PyObject* name) {
+    PyObject* value = _PyType_Lookup(type, name);
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) return value;
+    auto* object = reinterpret_cast<PyObject*>(type);
+    if (!reads_.insert({object, name}).second) return value;
+    const auto [it, fresh] = type_index_.try_emplace(object, guards_.types.size());
+    if (fresh) {
+        held_.push_back(Ref::borrow(object));
+        guards_.types.push_back({Ref::borrow(object), type_version(type), {}});
+    }
+    guards_.types[it->second].lookups.emplace_back(Ref::borrow(name), Ref::borrow(value));
+    if (value != nullptr && find(value) == nullptr && !is_plain_constant(value)) {
+        if (const Known* k = find(object); k == nullptr) pin(object, type->tp_name);
+        meet(value, add_place({find(object)->place, Reach::Lookup, 0, Ref::borrow(name)}), -1, -1);
+    }
+    return value;
+}
+
+void World::read_special_methods(PyObject* object) {
+    PyTypeObject* type = Py_TYPE(object);
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) return;
+    static PyObject* const any = PyUnicode_InternFromString("__class__");
+    read_class(type, any);
+}
+
+void World::read_function(PyObject* function) {
+    const Known* known = find(function);
+    if (known == nullptr || !PyFunction_Check(function)) return;
+    if (!reads_.insert({function, nullptr}).second) return;
+    const std::int32_t place = known->place;
+    auto* f = reinterpret_cast<PyFunctionObject*>(function);
+    guards_.functions.push_back({Ref::borrow(function), Ref::borrow(f->func_code),
+                                 Ref::borrow(f->func_defaults), Ref::borrow(f->func_kwdefaults)});
+    const auto add = [&](PyObject* object, const char* name) {
+        if (object == nullptr || is_plain_constant(object) || find(object) != nullptr) return;
+        meet(object, add_place({place, Reach::Lookup, 0, Ref::steal(PyUnicode_FromString(name))}),
+             -1, -1);
+    };
+    const auto add_item = [&](PyObject* item, const char* name) {
+        if (item == nullptr || is_plain_constant(item) || find(item) != nullptr) return;
+        const std::int32_t at =
+            add_place({place, Reach::Lookup, 0, Ref::steal(PyUnicode_FromString(name))});
+        std::int32_t tensor = -1;
+        if (THPVariable_CheckExact(item)) {
+            guards_.tensors.push_back({Ref::borrow(item), TensorFacts::of(item), false, false, at});
+            tensor = static_cast<std::int32_t>(guards_.tensors.size()) - 1;
+        }
+        meet(item, at, -1, tensor);
+    };
+    add(f->func_globals, "__globals__");
+    if (f->func_closure != nullptr)
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(f->func_closure); ++i)
+            add(PyTuple_GET_ITEM(f->func_closure, i), "__closure__");
+    if (f->func_defaults != nullptr)
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(f->func_defaults); ++i)
+            add_item(PyTuple_GET_ITEM(f->func_defaults, i), "__defaults__");
+    if (f->func_kwdefaults != nullptr) {
+        add(f->func_kwdefaults, "__kwdefaults__");
+        read_whole(f->func_kwdefaults);
+    }
+}
+
+void World::read_cell(PyObject* cell) {
+    const Known* found = find(cell);
+    if (found == nullptr || written_.contains({cell, nullptr}) ||
+        !reads_.insert({cell, nullptr}).second)
+        return;
+    const Known known = *found;
+    if (known.dynamic()) {
+        add_node(known, Reach::Contents, 0, nullptr, PyCell_GET(cell));
+        return;
+    }
+    PyObject* value = PyCell_GET(cell);
+    const std::int32_t place = add_place({known.place, Reach::Contents, 0, {}});
+    PinnedPointer p;
+    p.location = &reinterpret_cast<PyCellObject*>(cell)->ob_ref;
+    p.owner = Ref::borrow(cell);
+    p.current = value;
+    p.place = place;
+    p.read = pinned_read(nullptr, value, place);
+    if (p.read.demand.check == Check::Tensor) held_.push_back(Ref::borrow(value));
+    guards_.pointers.push_back(std::move(p));
+}
+
+void World::read_member(PyObject* owner, PyObject* descriptor, PyObject* name) {
+    const Known* found = find(owner);
+    if (found == nullptr || written_.contains({owner, name}) ||
+        !reads_.insert({owner, name}).second)
+        return;
+    const Known known = *found;
+    const PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;
+    if (member->type != T_OBJECT_EX && member->type != T_OBJECT) {
+        if (!known.dynamic() || is_immutable_c_object(owner)) return;
+        throw Puzzle("a C member of " + describe(owner));
+    }
+    auto** location = reinterpret_cast<PyObject**>(reinterpret_cast<char*>(owner) + member->offset);
+    if (known.dynamic()) {
+        add_node(known, Reach::Member, member->offset, name, *location);
+        return;
+    }
+    const std::int32_t place =
+        add_place({known.place, Reach::Member, member->offset, Ref::borrow(name)});
+    PinnedPointer p;
+    p.location = location;
+    p.owner = Ref::borrow(owner);
+    p.current = *location;
+    p.place = place;
+    p.read = pinned_read(name, *location, place);
+    guards_.pointers.push_back(std::move(p));
+}
+
+void World::read_variable(PyObject* variable) {
+    for (const auto& [written, value] : written_variables_)
+        if (written.get() == variable) return;
+    if (!reads_.insert({variable, nullptr}).second) return;
+    held_.push_back(Ref::borrow(variable));
+    PyObject* value = nullptr;
+    if (PyContextVar_Get(variable, nullptr, &value) != 0) PyErr_Clear();
+    const Ref owned = Ref::steal(value);
+    add_node(Known{}, Reach::Variable, 0, variable, value);
+}
+
+void World::write_variable(PyObject* variable) {
+    read_variable(variable);
+    for (const auto& [written, value] : written_variables_)
+        if (written.get() == variable) return;
+    PyObject* value = nullptr;
+    if (PyContextVar_Get(variable, nullptr, &value) != 0) PyErr_Clear();
+    written_variables_.emplace_back(Ref::borrow(variable), Ref::steal(value));
+}
+
+bool World::variables_are_back() const {
+    for (const auto& [variable, before] : written_variables_) {
+        PyObject* value = nullptr;
+        if (PyContextVar_Get(variable.get(), nullptr, &value) != 0) PyErr_Clear();
+        Py_XDECREF(value);
+        if (value != before.get()) return false;
+    }
+    return true;
+}
+
+// ---- attributes ----
+
+void World::read_type_attribute(PyTypeObject* owner, PyObject* name) {
+    read_class(Py_TYPE(reinterpret_cast<PyObject*>(owner)), name);
+    read_class(owner, name);
+}
+
+void World::read_instance(PyObject* owner, PyObject* name, PyObject* descriptor) {
+    PyObject* dict = instance_dict(owner);
+    if (dict != nullptr) read_dict(dict, name);
+    (void)descriptor;
+}
+
+void World::read_attribute(PyObject* owner, PyObject* name) {
+    PyTypeObject* type = Py_TYPE(owner);
+    if (PyType_Check(owner))
+        return read_type_attribute(reinterpret_cast<PyTypeObject*>(owner), name);
+    if (PyModule_Check(owner)) {
+        static PyObject* const getattr = PyUnicode_InternFromString("__getattr__");
+        PyObject* dict = PyModule_GetDict(owner);
+        if (find(owner) == nullptr) pin(owner, PyModule_GetName(owner));
+        if (find(dict) == nullptr)
+            meet(dict, add_place({find(owner)->place, Reach::InstanceDict, 0, {}}), -1, -1);
+        read_dict(dict, name);
+        if (PyDict_GetItemWithError(dict, name) == nullptr) {
+            PyErr_Clear();
+            read_dict(dict, getattr);
+        }
+        return;
+    }
+    if (type == &PySuper_Type) {
+        // The class attributes that super() searches are those of the object's class.
+        Ref cls = Ref::steal(PyObject_GetAttrString(owner, "__self_class__"));
+        if (!cls) PyErr_Clear();
+        if (cls && PyType_Check(cls.get())) {
+            auto* start = reinterpret_cast<PyTypeObject*>(cls.get());
+            PyObject* mro = start->tp_mro;
+            for (Py_ssize_t i = 0; mro != nullptr && i < PyTuple_GET_SIZE(mro); ++i)
+                read_class(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i)), name);
+        }
+        return;
+    }
+    if (PyMethod_Check(owner)) {  // forwards to the function
+        if (const Known* k = find(owner); k != nullptr && k->dynamic())
+            throw Puzzle("an attribute of a bound method");
+        return read_attribute(PyMethod_GET_FUNCTION(owner), name);
+    }
+    if (const Known* k = find(owner);
+        k != nullptr && !k->dynamic() && is_python_class(type) &&
+        reads_.insert({owner, reinterpret_cast<PyObject*>(type)}).second) {
+        // Its class may be exchanged.
+        PinnedPointer p;
+        p.location = reinterpret_cast<PyObject**>(&owner->ob_type);
+        p.owner = Ref::borrow(owner);
+        p.current = reinterpret_cast<PyObject*>(type);
+        p.place = k->place;
+        p.read.demand.expected = Ref::borrow(p.current);
+        guards_.pointers.push_back(std::move(p));
+    }
+    PyObject* found = read_class(type, name);
+    if (!has_generic_attributes(type)) {
+        if (find(owner) != nullptr && !is_immutable_c_object(owner))
+            throw Puzzle("an attribute of " + describe(owner));
+        return;
+    }
+    if (has_python_getattribute(type)) return;  // it reports what it does
+    descrgetfunc get = found == nullptr ? nullptr : Py_TYPE(found)->tp_descr_get;
+    const bool data = get != nullptr && Py_TYPE(found)->tp_descr_set != nullptr;
+    if (data) {
+        read_special_methods(found);
+        if (Py_TYPE(found) == &PyMemberDescr_Type) return read_member(owner, found, name);
+        if (Py_TYPE(found) == &PyGetSetDescr_Type) {
+            if (find(owner) == nullptr) return;
+            const char* text = PyUnicode_AsUTF8(name);
+            const std::string_view n = text == nullptr ? "" : text;
+            if (n == "__dict__") {
+                instance_dict(owner);
+                return;
+            }
+            if (n == "__class__" || is_immutable_c_object(owner)) return;
+            if (PyFunction_Check(owner)) return read_function(owner);
+            if (THPVariable_Check(owner)) return;  // the recorder's business
+            throw Puzzle("the attribute " + std::string(n) + " of " + describe(owner));
+        }
+        return;  // properties and descriptors of Python classes report themselves
+    }
+    read_instance(owner, name, found);
+    if (found != nullptr && get != nullptr) read_special_methods(found);
+}
+
+// ---- items and whole containers ----
+
+void World::read_item(PyObject* container, PyObject* key) {
+    const Known* found = find(container);
+    if (PyDict_Check(container)) {
+        if (found != nullptr) read_dict(container, key);
+        return;
+    }
+    if (found == nullptr || found->dirty) return;
+    if (PyType_Check(container)) return;  // a generic class
+    if (PyTuple_Check(container) || PyList_Check(container)) return read_whole(container);
+    if (is_immutable_c_object(container) || PyAnySet_Check(container)) return;
+    if (has_python_layout(Py_TYPE(container))) return;  // its method reports itself
+    throw Puzzle("an item of " + describe(container));
+}
+
+void World::read_whole_dict(PyObject* dict, int depth) {
+    const Known* found = find(dict);
+    if (found != nullptr && !found->whole && !found->dirty) {
+        const Known known = *found;
+        Ref keys = Ref::steal(PyTuple_New(PyDict_GET_SIZE(dict)));
+        if (!keys) throw Puzzle("no memory");
+        Py_ssize_t position = 0, n = 0;
+        PyObject *key = nullptr, *value = nullptr;
+        while (PyDict_Next(dict, &position, &key, &value))
+            PyTuple_SET_ITEM(keys.get(), n++, Py_NewRef(key));
+        for (Py_ssize_t i = 0; i < n; ++i) read_dict(dict, PyTuple_GET_ITEM(keys.get(), i));
+        if (known.dynamic()) {
+            Node node;
+            node.place = known.place;
+            node.parent = known.node;
+            node.reach = Reach::Itself;
+            node.demand.check = Check::Keys;
+            node.demand.expected = keys;
+            guards_.nodes.push_back(std::move(node));
+        } else {
+            PinnedDict& d = pinned_dict(dict, known);
+            d.whole = true;
+            for (Py_ssize_t i = 0; i < n; ++i)
+                d.keys.push_back(Ref::borrow(PyTuple_GET_ITEM(keys.get(), i)));
+        }
+        known_[dict].whole = true;
+    }
+    if (depth <= 1) return;
+    Py_ssize_t position = 0;
+    PyObject *key = nullptr, *value = nullptr;
+    while (PyDict_Next(dict, &position, &key, &value)) read_whole(value, depth - 1);
+}
+
+void World::read_whole_sequence(PyObject* o, int depth) {
+    const bool tuple = PyTuple_Check(o);
+    const Py_ssize_t size = Py_SIZE(o);
+    const auto item = [&](Py_ssize_t i) {
+        return tuple ? PyTuple_GET_ITEM(o, i) : PyList_GET_ITEM(o, i);
+    };
+    const Known* found = find(o);
+    if (found != nullptr && !found->whole && !found->dirty) {
+        const Known known = *found;
+        if (known.dynamic()) {
+            if (!tuple && !PyList_CheckExact(o)) {
+                throw Puzzle("a list of the class " + std::string(Py_TYPE(o)->tp_name));
+            }
+            for (Py_ssize_t i = 0; i < size; ++i) add_node(known, Reach::Item, i, nullptr, item(i));
+        } else if (tuple) {
+            for (Py_ssize_t i = 0; i < size; ++i) {
+                const std::int32_t place = add_place({known.place, Reach::Item, i, {}});
+                PyObject* value = item(i);
+                if (find(value) != nullptr) continue;
+                pinned_read(nullptr, value, place);
+            }
+        } else {
+            PinnedList l;
+            l.list = Ref::borrow(o);
+            l.place = known.place;
+            for (Py_ssize_t i = 0; i < size; ++i) {
+                const std::int32_t place = add_place({known.place, Reach::Item, i, {}});
+                l.items.push_back(Ref::borrow(item(i)));
+                l.reads.push_back(pinned_read(nullptr, item(i), place));
+            }
+            guards_.lists.push_back(std::move(l));
+        }
+        known_[o].whole = true;
+    }
+    if (depth <= 1) return;
+    for (Py_ssize_t i = 0; i < size; ++i) read_whole(item(i), depth - 1);
+}
+
+void World::read_whole_set(PyObject* set) {
+    const Known* found = find(set);
+    if (found == nullptr || found->whole || found->dirty) return;
+    const Known known = *found;
+    Py_ssize_t position = 0;
+    PyObject* item = nullptr;
+    Py_hash_t hash = 0;
+    if (PyFrozenSet_Check(set) && !known.dynamic()) {
+        known_[set].whole = true;
+        return;
+    }
+    while (_PySet_NextEntry(set, &position, &item, &hash))
+        if (!is_plain_constant(item)) throw Puzzle("a set of objects");
+    Node node;
+    node.place = known.place;
+    node.demand.check = Check::Members;
+    node.demand.expected = Ref::steal(PyFrozenSet_New(set));
+    if (known.dynamic()) {
+        node.parent = known.node;
+        node.reach = Reach::Itself;
+    } else {
+        node.reach = Reach::Constant;
+        node.key = set;
+        guards_.places.push_back({known.place, Reach::Itself, 0, Ref::borrow(set)});
+        node.place = static_cast<std::int32_t>(guards_.places.size()) - 1;
+    }
+    guards_.nodes.push_back(std::move(node));
+    known_[set].whole = true;
+}
+
+void World::read_whole(PyObject* o, int depth) {
+    if (depth <= 0 || is_plain_constant(o) || THPVariable_Check(o)) return;
+    if (PyDict_Check(o)) return read_whole_dict(o, depth);
+    if (PyTuple_Check(o) || PyList_Check(o)) return read_whole_sequence(o, depth);
+    if (PyAnySet_Check(o)) return read_whole_set(o);
+    if (is_immutable_c_object(o) || stands_for_itself(o)) return;
+    const Known* k = find(o);
+    if (k == nullptr) return;
+    if (has_python_layout(Py_TYPE(o))) return;  // its methods report themselves
+    throw Puzzle("the contents of " + describe(o));
+}
+
+void World::relate(PyObject* a, PyObject* b) {
+    if (a == nullptr || b == nullptr || is_plain_constant(a) || is_plain_constant(b)) return;
+    const Known* x = find(a);
+    const Known* y = find(b);
+    if (x == nullptr || y == nullptr) return;  // a fresh object is no outside object
+    if (!x->dynamic()) std::swap(x, y);
+    if (!x->dynamic()) return;
+    if (y->dynamic()) {
+        if (x->node != y->node) guards_.relations.push_back({x->node, y->node, {}, a == b});
+    } else {
+        PyObject* pinned = find(a) == y ? a : b;
+        guards_.relations.push_back({x->node, -1, Ref::borrow(pinned), a == b});
+    }
+}
+
+// ---- writes ----
+
+void World::write_dict(PyObject* dict, PyObject* key) {
+    const Known* k = find(dict);
+    if (k == nullptr || k->dirty) return;
+    if (!is_plain_constant(key)) return write_whole(dict);
+    if (!written_.insert({dict, key}).second) return;
+    held_.push_back(Ref::borrow(key));
+    written_keys_.emplace_back(Ref::borrow(dict), Ref::borrow(key));
+}
+
+void World::write_attribute(PyObject* owner, PyObject* name) {
+    PyTypeObject* type = Py_TYPE(owner);
+    PyObject* found = read_class(type, name);
+    if (find(owner) == nullptr) return;
+    if (found != nullptr && Py_TYPE(found)->tp_descr_set != nullptr) {
+        if (Py_TYPE(found) == &PyMemberDescr_Type) {
+            if (written_.insert({owner, name}).second)
+                written_members_.emplace_back(Ref::borrow(owner), Ref::borrow(name));
+            return;
+        }
+        if (Py_TYPE(found) == &PyGetSetDescr_Type)
+            throw Puzzle("a store to a C attribute of " + describe(owner));
+        return;  // Python code, which reports what it stores
+    }
+    if (PyType_Check(owner)) throw Puzzle("a store to a class attribute");
+    PyObject* dict = PyModule_Check(owner) ? PyModule_GetDict(owner) : instance_dict(owner);
+    if (dict == nullptr) return;
+    if (find(dict) == nullptr) pin(dict, "module");
+    write_dict(dict, name);
+}
+
+void World::write_cell(PyObject* cell) {
+    if (find(cell) == nullptr || !written_.insert({cell, nullptr}).second) return;
+    written_keys_.emplace_back(Ref::borrow(cell), Ref());
+}
+
+void World::write_whole(PyObject* container) {
+    const Known* k = find(container);
+    if (k == nullptr || k->dirty) return;
+    if (PyODict_Check(container)) throw Puzzle("a change to an OrderedDict from outside");
+    read_whole(container);
+    known_[container].dirty = true;
+    written_wholes_.push_back(Ref::borrow(container));
+    // Were another object of the call the same container, it would change with it.
+    if (k->dynamic())
+        for (const auto& [other, known] : known_)
+            if (known.dynamic() && known.node != k->node && Py_TYPE(other) == Py_TYPE(container))
+                guards_.relations.push_back({k->node, known.node, {}, false});
+}
+
+void World::add_effects(RecipeBuilder& builder) {
+    for (const auto& [container, key] : written_keys_) {
+        if (!key) {
+            builder.effect(Make::SetAttribute, container.get(),
+                           {Py_None, PyCell_GET(container.get())});
+            continue;
+        }
+        if (find(container.get())->dirty) continue;
+        PyObject* value = PyDict_GetItemWithError(container.get(), key.get());
+        if (value == nullptr) PyErr_Clear();
+        builder.effect(Make::SetItem, container.get(), {key.get(), value});
+    }
+    for (const auto& [owner, name] : written_members_) {
+        Ref value = Ref::steal(PyObject_GenericGetAttr(owner.get(), name.get()));
+        if (!value) PyErr_Clear();
+        builder.effect(Make::SetAttribute, owner.get(), {name.get(), value.get()});
+    }
+    for (const Ref& container : written_wholes_) {
+        PyObject* o = container.get();
+        Ref copy = Ref::steal(PyDict_Check(o)   ? PyDict_Copy(o)
+                              : PyList_Check(o) ? PySequence_List(o)
+                                                : PySet_New(o));
+        if (!copy) throw NoRecipe("no memory");
+        builder.effect(Make::Rewrite, o, {copy.get()});
+    }
+}
+
+}  // namespace ingot::capture

@@ -1,0 +1,130 @@
+// The world outside a recording: which objects came from there, and what was read of them.
+//
+// The recorder asks World before each read of a container; World finds out whether the container
+// came from outside, guards what is going to be read, and makes the value known in turn. What was
+// made during the recording is unknown here and needs no guards. What the recording itself wrote is
+// remembered as dirty: reads of it are not guarded, and at the segment's end it becomes an effect.
+#pragma once
+#include <Python.h>
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "capture/guards.h"
+#include "capture/recipe.h"
+
+namespace ingot::capture {
+
+/// Something that recording does not understand; the text is the reason of the break.
+class Puzzle : public std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+struct Known {
+    std::int32_t node = -1;    // dynamic: its node
+    std::int32_t place = -1;   // how it was reached
+    std::int32_t tensor = -1;  // a pinned tensor's index
+    bool whole = false;        // its contents are guarded completely
+    bool dirty = false;        // whole, and since then changed by the recording
+
+    bool dynamic() const { return node >= 0; }
+};
+
+class World {
+  public:
+    explicit World(GuardSet& guards) : guards_(guards) {}
+    World(const World&) = delete;
+    World& operator=(const World&) = delete;
+
+    /// A value that comes with the call.
+    void add_slot(Py_ssize_t index, PyObject* value, const std::string& name);
+    /// An object known by its identity.
+    void pin(PyObject* object, Place place);
+    void pin(PyObject* object, const char* name);
+
+    const Known* find(PyObject* object) const {
+        const auto found = known_.find(object);
+        return found == known_.end() ? nullptr : &found->second;
+    }
+    Origin origin_of(PyObject* object) const;
+
+    // ---- reads; call before the read happens. All throw Puzzle. ----
+    /// `name` of `owner` as PyObject_GetAttr finds it; nested Python code (properties,
+    /// `__getattr__`) reports its own reads.
+    void read_attribute(PyObject* owner, PyObject* name);
+    void read_dict(PyObject* dict, PyObject* key);
+    void read_item(PyObject* container, PyObject* key);
+    void read_cell(PyObject* cell);
+    /// Everything in a container: keys, order, values; `depth` levels of it.
+    void read_whole(PyObject* container, int depth = 1);
+    /// The attribute of a class that instances see; nullptr if absent.
+    PyObject* read_class(PyTypeObject* type, PyObject* name);
+    /// That special methods of the object's class stay what they are.
+    void read_special_methods(PyObject* object);
+    void read_function(PyObject* function);
+    /// The value of a context variable; `write_variable` before it is set.
+    void read_variable(PyObject* variable);
+    void write_variable(PyObject* variable);
+    /// Whether every context variable that was set has its first value again.
+    bool variables_are_back() const;
+    /// Whether two objects are the same decides something.
+    void relate(PyObject* a, PyObject* b);
+
+    // ---- writes; call before the write happens ----
+    void write_dict(PyObject* dict, PyObject* key);
+    void write_attribute(PyObject* owner, PyObject* name);
+    void write_cell(PyObject* cell);
+    /// Something is going to change a list, dict or set by a method.
+    void write_whole(PyObject* container);
+
+    bool has_writes() const {
+        return !written_keys_.empty() || !written_wholes_.empty() || !written_members_.empty();
+    }
+    /// Adds the effects to the recipes, from the state the containers have now.
+    void add_effects(RecipeBuilder& builder);
+    /// The objects that hold what was written, for finding promises.
+    GuardSet& guards() { return guards_; }
+
+  private:
+    using Pair = std::pair<PyObject*, PyObject*>;
+    struct PairHash {
+        std::size_t operator()(const Pair& p) const {
+            return std::hash<const void*>()(p.first) * 31 + std::hash<const void*>()(p.second);
+        }
+    };
+
+    std::int32_t add_place(Place place);
+    std::int32_t add_node(const Known& parent, Reach reach, Py_ssize_t index, PyObject* key,
+                          PyObject* value);
+    void meet(PyObject* value, std::int32_t place, std::int32_t node, std::int32_t tensor);
+    PinnedRead pinned_read(PyObject* key, PyObject* value, std::int32_t place);
+    PinnedDict& pinned_dict(PyObject* dict, const Known& known);
+    /// The instance dictionary, known if its owner is; nullptr if there is none.
+    PyObject* instance_dict(PyObject* owner);
+    void read_member(PyObject* owner, PyObject* descriptor, PyObject* name);
+    void read_instance(PyObject* owner, PyObject* name, PyObject* descriptor);
+    void read_type_attribute(PyTypeObject* owner, PyObject* name);
+    void read_whole_dict(PyObject* dict, int depth);
+    void read_whole_sequence(PyObject* sequence, int depth);
+    void read_whole_set(PyObject* set);
+    std::string describe(PyObject* object) const;
+
+    GuardSet& guards_;
+    std::unordered_map<PyObject*, Known> known_;
+    std::vector<Ref> held_;
+    std::unordered_set<Pair, PairHash> reads_;  // container, key: already guarded
+    std::unordered_map<PyObject*, std::size_t> dict_index_, list_index_, type_index_;
+    std::unordered_map<PyObject*, PyObject**> locations_;  // of instance dictionaries
+    std::unordered_map<PyObject*, Ref> owners_;            // of instance dictionaries
+    std::unordered_set<Pair, PairHash> written_;
+    std::vector<std::pair<Ref, Ref>> written_keys_;     // dict (or cell, with a null key), key
+    std::vector<std::pair<Ref, Ref>> written_members_;  // owner with __slots__, name
+    std::vector<Ref> written_wholes_;
+    std::vector<std::pair<Ref, Ref>> written_variables_;  // and their values before
+};
+
+}  // namespace ingot::capture

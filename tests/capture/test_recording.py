@@ -1,0 +1,291 @@
+"""Recording and replay at the border of C++: what is guarded, what is made again, what breaks."""
+
+import collections
+import dataclasses
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+
+from ingot import _ingot
+
+
+def captured(function, **options):
+    return _ingot.capture(function, options)
+
+
+@pytest.fixture(autouse=True)
+def no_grad():
+    with torch.no_grad():
+        yield
+
+
+def check(function, *calls):
+    """Each call twice: equal to eager's, and the second time without recording anew."""
+    f = captured(function)
+    for arguments in calls:
+        expected = function(*arguments)
+        for _ in range(2):
+            torch.testing.assert_close(f(*arguments), expected, rtol=0, atol=0)
+    return f.counters()
+
+
+def test_a_function_is_recorded_once():
+    counters = check(lambda x: x + 1, (torch.ones(3),), (torch.zeros(3),))
+    assert counters["recordings"] == 1 and counters["replays"] == 3
+    assert counters["eager_calls"] == 0 and counters["graphs"] == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [torch.ones(4), torch.ones(3, dtype=torch.float64), torch.ones(6)[::2], torch.ones(3, 1)],
+)
+def test_metadata_are_guarded(other):
+    f = captured(lambda x: x * 2)
+    f(torch.ones(3))
+    assert torch.equal(f(other), other * 2)
+    assert f.counters()["recordings"] == 2
+    assert f.last_failure.startswith("x: ")
+
+
+def test_numbers_and_strings_are_guarded():
+    def function(x, n, how="up"):
+        return x + n if how == "up" else x - n
+
+    counters = check(function, (torch.ones(2), 1), (torch.ones(2), 2), (torch.ones(2), 1, "down"))
+    assert counters["recordings"] == 3
+
+
+SCALE = 2.0
+
+
+def test_globals_are_guarded():
+    global SCALE
+    f = captured(lambda x: x * SCALE)
+    x = torch.ones(2)
+    assert f(x)[0] == 2
+    SCALE = 3.0
+    try:
+        assert f(x)[0] == 3
+    finally:
+        SCALE = 2.0
+    assert f(x)[0] == 2
+    assert f.counters()["recordings"] == 2
+
+
+def test_closures_and_defaults_are_guarded():
+    n = 1
+
+    def function(x, k=2):
+        return x * k + n
+
+    f = captured(function)
+    x = torch.ones(2)
+    assert f(x)[0] == 3
+    n = 5
+    assert f(x)[0] == 7
+    function.__defaults__ = (3,)
+    assert f(x)[0] == 8
+
+
+def test_attributes_of_modules_are_guarded():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(3, 3)
+            self.scale = 2.0
+
+        def forward(self, x):
+            return self.inner(x) * self.scale
+
+    model = Model()
+    f = captured(model.__call__)
+    x = torch.randn(2, 3)
+    for _ in range(3):
+        torch.testing.assert_close(f(x), model(x))
+    assert f.counters()["recordings"] == 1
+    model.scale = 3.0
+    torch.testing.assert_close(f(x), model(x))
+    model.inner.weight.mul_(2)
+    torch.testing.assert_close(f(x), model(x))
+    model.inner.weight = torch.nn.Parameter(torch.randn(3, 3))
+    torch.testing.assert_close(f(x), model(x))
+    assert f.counters()["recordings"] == 2
+    model.inner.register_forward_hook(lambda module, inputs, output: output + 1)
+    torch.testing.assert_close(f(x), model(x))
+    model.__class__.forward = lambda self, x: x
+    assert f(x) is x
+
+
+def test_containers_are_walked():
+    Pair = collections.namedtuple("Pair", "a b")
+
+    @dataclasses.dataclass
+    class Box:
+        content: torch.Tensor
+
+    def function(items, table, pair):
+        total = sum(items[1:], items[0])
+        for key, value in sorted(table.items()):
+            total = total + value * len(key)
+        return {"total": total, "pair": Pair(pair.b, [pair.a, total]), "box": Box(total)}
+
+    f = captured(function)
+    for k in (1.0, 2.0):
+        ones = torch.full((2,), k)
+        result = f([ones, ones], {"a": ones, "bc": ones}, Pair(ones, ones))
+        assert torch.equal(result["total"], ones * 5)
+        assert type(result["pair"]) is Pair and result["pair"].a is result["pair"].b[0]
+        assert result["pair"].b[1] is result["total"] and result["box"].content is result["total"]
+    assert f.counters()["recordings"] == 1
+    ones = torch.ones(2)
+    assert torch.equal(f([ones], {"a": ones}, Pair(ones, ones))["total"], ones * 2)
+
+
+def test_effects_on_outside_objects():
+    class State:
+        def __init__(self):
+            self.log, self.table, self.last = [], {}, None
+
+    def function(x, state):
+        y = x * 2
+        state.log.append(y)
+        state.table["y"] = y
+        state.last = [y]
+        return y
+
+    f = captured(function)
+    for k in range(3):
+        state = State()
+        y = f(torch.full((2,), float(k)), state)
+        assert state.log == [y] and state.table == {"y": y} and state.last[0] is y
+        assert y[0] == 2 * k
+    assert f.counters()["recordings"] == 1
+
+
+def test_inputs_are_changed_in_place():
+    def function(x, y):
+        x.add_(1)
+        x[0] = 7
+        return x, y.view(-1)
+
+    f = captured(function)
+    for _ in range(3):
+        x, y = torch.zeros(2), torch.ones(2, 2)
+        a, b = f(x, y)
+        assert a is x and x.tolist() == [7, 1]
+        assert b.data_ptr() == y.data_ptr()
+
+
+def test_a_break_is_a_step():
+    seen = []
+
+    def function(x):
+        y = x + 1
+        seen.append(y.sum().item())
+        return y * 2
+
+    f = captured(function)
+    for k in range(4):
+        x = torch.full((2,), float(k))
+        assert torch.equal(f(x), (x + 1) * 2)
+    assert seen == [2.0, 4.0, 6.0, 8.0]
+    assert f.counters()["breaks"] >= 1
+
+
+def test_data_decide_branches():
+    def function(x):
+        y = x * 2
+        if y.sum() > 0:
+            return y + 1
+        return y - 1
+
+    f = captured(function)
+    for k in (1.0, -1.0, 2.0, -2.0, 3.0):
+        x = torch.full((3,), k)
+        assert torch.equal(f(x), function(x))
+    assert f.counters()["recordings"] <= 4
+
+
+def test_fullgraph_says_where():
+    def function(x):
+        return x * x.sum().item()
+
+    with pytest.raises(RuntimeError, match="test_recording.py"):
+        captured(function, fullgraph=True)(torch.ones(2))
+
+
+def test_exceptions_are_eagers():
+    def function(x, n):
+        if n > 1:
+            raise ValueError(f"n is {n}")
+        return torch.cat([x, x.view(3, 5)])
+
+    f = captured(function)
+    for n in (1, 2, 1):
+        with pytest.raises((RuntimeError, ValueError)) as eager:
+            function(torch.ones(2), n)
+        with pytest.raises(type(eager.value)) as compiled:
+            f(torch.ones(2), n)
+        assert str(compiled.value) == str(eager.value)
+
+
+def test_gradients_run_eagerly():
+    layer = torch.nn.Linear(2, 2)
+    f = captured(layer.__call__)
+    x = torch.ones(1, 2)
+    with torch.enable_grad():
+        f(x).sum().backward()
+    assert layer.weight.grad is not None
+    assert torch.equal(f(x), layer(x))
+
+
+def test_modes_are_guarded_and_left():
+    def function(x):
+        torch._C._set_grad_enabled(True)
+        return x + 1
+
+    f = captured(function)
+    for _ in range(3):
+        with torch.no_grad():
+            f(torch.ones(2))
+            assert torch.is_grad_enabled()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            f(torch.ones(2))
+
+
+def test_many_threads():
+    f = captured(lambda x: (x * 2).sum())
+    wrong = []
+
+    def work(k):
+        with torch.no_grad():
+            for _ in range(20):
+                if f(torch.full((4,), float(k))) != 8 * k:
+                    wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_recordings_are_freed():
+    class Marker:
+        pass
+
+    gone = []
+    for _ in range(3):
+        model = torch.nn.Linear(2, 2)
+        model.marker = Marker()
+        weakref.finalize(model.marker, gone.append, 1)
+        f = captured(model.__call__)
+        f(torch.ones(1, 2))
+        f(torch.ones(1, 2))
+        del model, f
+    gc.collect()
+    assert len(gone) == 3
