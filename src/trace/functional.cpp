@@ -3,11 +3,11 @@
 // Reading applies the view's movement prims to the base's current value; writing applies their
 // inverses from the innermost step outwards and stores the new base. Reads are cached per
 // generation, so that a view that is used often costs one node.
+#include <ATen/core/grad_mode.h>
+
 #include <numeric>
 
 #include "trace/recorder_state.h"
-
-#include <ATen/core/grad_mode.h>
 
 namespace ingot::trace {
 

@@ -213,7 +213,7 @@ def test_fullgraph_says_where():
     def function(x):
         return x * x.sum().item()
 
-    with pytest.raises(RuntimeError, match="test_recording.py"):
+    with pytest.raises(RuntimeError, match=r"test_recording\.py"):
         captured(function, fullgraph=True)(torch.ones(2))
 
 

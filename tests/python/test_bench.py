@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 
 import pytest
 import torch
@@ -52,7 +53,8 @@ def test_main_list_has_bf16_for_two_models():
 def test_sentences_come_from_the_readme():
     sentences = demo.readme_sentences()
     readme = pathlib.Path(__file__).parents[2] / "README.md"
-    text = " ".join(readme.read_text().split())
+    # Links count with their text, as the demo reads them.
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(readme.read_text().split()))
     assert len(sentences) >= 8
     assert all(s.replace("`", "") in text.replace("`", "") for s in sentences)
 
