@@ -179,6 +179,9 @@ class Placer {
         if (view && row_major)
             if (!view->offset.is(0) || view->strides != contiguous_strides(g_.type(v).sizes))
                 view.reset();
+        // Nor can PyTorch's tensors step backwards, as a flip would.
+        if (view && !std::ranges::all_of(view->strides, [](Expr s) { return s.range().lo >= 0; }))
+            view.reset();
         p_.needs_memory[view ? view->source : v] = true;
     }
 

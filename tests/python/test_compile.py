@@ -254,3 +254,9 @@ def test_operator_without_a_lowering_runs_and_its_error_comes_through():
         torch.testing.assert_close(compiled(good), (good * 2).sqrt() + 1)
         with pytest.raises(ValueError, match="negative number"):
             compiled(-good - 1)
+
+
+def test_a_call_reads_a_flipped_operand():
+    x = torch.tensor([1.0, 10.0, 100.0, 1000.0])
+    compiled = torch.compile(lambda t: t.flip(0).cumsum(0).flip(0), backend="ingot")
+    assert torch.equal(compiled(x), torch.tensor([1111.0, 1110.0, 1100.0, 1000.0]))
