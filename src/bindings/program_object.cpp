@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "bindings/errors.h"
+#include "bindings/lock.h"
 
 namespace ingot::bindings {
 namespace {
@@ -30,17 +31,6 @@ struct ProgramObject {
 PyTypeObject* program_type = nullptr;
 
 ProgramObject* as_program(PyObject* o) { return reinterpret_cast<ProgramObject*>(o); }
-
-class WithoutLock {
-  public:
-    WithoutLock() : state_(PyEval_SaveThread()) {}
-    ~WithoutLock() { PyEval_RestoreThread(state_); }
-    WithoutLock(const WithoutLock&) = delete;
-    WithoutLock& operator=(const WithoutLock&) = delete;
-
-  private:
-    PyThreadState* state_;
-};
 
 /// What a call returns: tensors and numbers, each in order.
 struct Results {

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "bindings/errors.h"
+#include "bindings/lock.h"
 #include "capture/captured.h"
 #include "capture/perform.h"
 #include "capture/recording.h"
@@ -12,34 +13,13 @@
 namespace ingot::capture {
 namespace {
 
+using bindings::Pending;
+using bindings::WithoutLock;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-/// Keeps a pending Python error over code that must not see it.
-class Pending {
-  public:
-    Pending() { PyErr_Fetch(&type_, &value_, &trace_); }
-    ~Pending() { PyErr_Restore(type_, value_, trace_); }
-    Pending(const Pending&) = delete;
-    Pending& operator=(const Pending&) = delete;
-
-  private:
-    PyObject *type_ = nullptr, *value_ = nullptr, *trace_ = nullptr;
-};
-
-class WithoutLock {
-  public:
-    WithoutLock() : state_(PyEval_SaveThread()) {}
-    ~WithoutLock() { PyEval_RestoreThread(state_); }
-    WithoutLock(const WithoutLock&) = delete;
-    WithoutLock& operator=(const WithoutLock&) = delete;
-
-  private:
-    PyThreadState* state_;
-};
 
 PyObject* python_object(const at::Tensor& t) {
     return t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();

@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "bindings/lock.h"
 #include "capture/callables.h"
 #include "capture/ref.h"
 
@@ -189,10 +190,9 @@ std::string callable_name(PyObject* callable) {
 }
 
 std::string error_text() {
-    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    std::string text = type == nullptr ? "" : reinterpret_cast<PyTypeObject*>(type)->tp_name;
+    bindings::Pending error;
+    PyObject* value = error.exception();
+    std::string text = error.type() == nullptr ? "" : error.type()->tp_name;
     if (Ref s = Ref::steal(value == nullptr ? nullptr : PyObject_Str(value))) {
         if (const char* utf8 = PyUnicode_AsUTF8(s.get())) {
             const std::string message = utf8;
@@ -200,7 +200,6 @@ std::string error_text() {
         }
     }
     PyErr_Clear();
-    PyErr_Restore(type, value, trace);
     return text;
 }
 

@@ -6,22 +6,13 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "bindings/errors.h"
+#include "bindings/lock.h"
 #include "capture/perform.h"
 
 namespace ingot::capture {
 namespace {
 
-class WithoutLock {
-  public:
-    WithoutLock() : state_(PyEval_SaveThread()) {}
-    ~WithoutLock() { PyEval_RestoreThread(state_); }
-    WithoutLock(const WithoutLock&) = delete;
-    WithoutLock& operator=(const WithoutLock&) = delete;
-
-  private:
-    PyThreadState* state_;
-};
-
+using bindings::WithoutLock;
 using Inputs = c10::SmallVector<c10::TensorImpl*, 32>;
 
 /// False if an input needs a gradient now.

@@ -90,9 +90,7 @@ codegen::TargetInfo chosen_target(const std::string& name) {
     const codegen::TargetInfo here = codegen::host();
     if (name.empty()) return here;
     codegen::TargetInfo target = codegen::target_named(name);
-    if (target.arch != here.arch || (target.avx2 && !here.avx2) ||
-        (target.avx512f && !here.avx512f) || (target.avx512bf16 && !here.avx512bf16) ||
-        (target.avx512fp16 && !here.avx512fp16) || (target.amx_tile && !here.amx_tile))
+    if (!here.can_run(target))
         throw UserError("this machine cannot run code for the target '" + name + "'");
     target.l1_bytes = here.l1_bytes;
     target.l2_bytes = here.l2_bytes;

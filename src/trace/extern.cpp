@@ -90,7 +90,8 @@ bool is_random(const c10::OperatorHandle& op) {
     return op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
-// Operators whose meta function promises other strides or sizes than their kernel gives.
+// Operators whose meta function promises other strides or sizes than their kernel gives. Nothing in
+// a schema tells; tests/trace/opinfo.py compares every operator's and finds those that belong here.
 bool misplaced_by_meta(const c10::OperatorHandle& op) {
     static constexpr std::string_view kOperators[] = {
         "aten::max_unpool2d",

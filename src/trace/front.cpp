@@ -17,13 +17,13 @@ namespace {
 std::shared_ptr<const runtime::Compiler> compiler_for(const Options& options) {
     static std::mutex mutex;
     static auto* const all =
-        new std::map<std::pair<bool, std::string>, std::weak_ptr<const runtime::Compiler>>;
+        new std::map<runtime::CompilerOptions, std::weak_ptr<const runtime::Compiler>>;
+    const runtime::CompilerOptions wanted{options.cache, options.cache_directory};
     std::lock_guard lock(mutex);
-    auto& slot = (*all)[{options.cache, options.cache_directory}];
+    auto& slot = (*all)[wanted];
     auto compiler = slot.lock();
     if (!compiler) {
-        compiler = std::make_shared<const runtime::Compiler>(
-            runtime::CompilerOptions{options.cache, options.cache_directory});
+        compiler = std::make_shared<const runtime::Compiler>(wanted);
         slot = compiler;
     }
     return compiler;

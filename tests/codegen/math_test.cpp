@@ -209,17 +209,11 @@ void expect_accurate(const TargetInfo& target, unsigned lanes, std::size_t count
     }
 }
 
-bool can_run(const TargetInfo& target) {
-    const TargetInfo here = host();
-    return here.arch == target.arch && (!target.avx2 || here.avx2) &&
-           (!target.avx512f || here.avx512f);
-}
-
 TEST(Math, F32OnTheHost) { expect_accurate<float>(host(), host().lanes(4), 200000); }
 
 TEST(Math, WithAvx2) {
     const TargetInfo target = target_named("x86-64-v3");
-    if (!can_run(target)) GTEST_SKIP() << "no AVX2 here";
+    if (!host().can_run(target)) GTEST_SKIP() << "no AVX2 here";
     expect_accurate<float>(target, 8, 100000);
     expect_accurate<double>(target, 4, 20000);
 }

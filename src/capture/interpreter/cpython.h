@@ -22,6 +22,7 @@ extern const uint8_t _PyOpcode_Caches[256];
 extern const uint8_t _PyOpcode_Deopt[256];
 }
 
+#include "capture/interpreter/common.h"
 #if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030D0000
 #include "capture/interpreter/py312.h"
 #elif PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000

@@ -48,20 +48,6 @@ inline void clear_async_signal(PyThreadState* thread) {
     thread->interp->ceval.pending.async_exc = 0;
 }
 
-/// The frame that was the current one before `frame` was pushed with `cframe`.
-inline _PyInterpreterFrame* called_by(const _PyCFrame&, const _PyInterpreterFrame* frame) {
-    return frame->previous;
-}
-
-/// The exception of the innermost handler that is running, borrowed; nullptr or None: there is
-/// none.
-inline PyObject* handled_exception(PyThreadState* thread) {
-    _PyErr_StackItem* info = thread->exc_info;
-    while ((info->exc_value == nullptr || info->exc_value == Py_None) &&
-           info->previous_item != nullptr)
-        info = info->previous_item;
-    return info->exc_value;
-}
 inline PyCodeObject* code_of_generator(PyObject* generator) {
     auto* object = reinterpret_cast<PyGenObject*>(generator);
     return reinterpret_cast<_PyInterpreterFrame*>(object->gi_iframe)->f_code;

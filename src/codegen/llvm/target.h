@@ -45,6 +45,14 @@ struct TargetInfo {
     /// Number of architectural vector registers of the preferred width.
     unsigned vector_registers() const { return arch == Arch::X86_64 && !avx512f ? 16 : 32; }
     bool is_gpu() const { return arch == Arch::Nvptx; }
+    /// Whether this machine has all that code for `target` may use.
+    bool can_run(const TargetInfo& target) const {
+        return arch == target.arch && (fma || !target.fma) && (f16c || !target.f16c) &&
+               (avx2 || !target.avx2) && (avx512f || !target.avx512f) &&
+               (avx512bf16 || !target.avx512bf16) && (avx512fp16 || !target.avx512fp16) &&
+               (avx512vnni || !target.avx512vnni) && (amx_tile || !target.amx_tile) &&
+               (amx_bf16 || !target.amx_bf16) && (amx_int8 || !target.amx_int8);
+    }
     /// Names everything that changes the machine code; a part of the disk cache's keys.
     std::string key() const;
 };

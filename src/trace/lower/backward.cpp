@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "trace/lower/conv.h"
 #include "trace/lower/promote.h"
 
 namespace ingot::trace {
@@ -19,17 +20,6 @@ bool wanted(Call& call, std::size_t result) {
 
 // ---- convolution ----
 
-Ints repeated(Ints v, std::size_t n) {
-    if (v.size() == 1) v.resize(n, v[0]);
-    if (v.size() != n) throw NotSupported("a convolution's parameter of the wrong length");
-    return v;
-}
-SymInts conv_strides(const at::Tensor& x, const at::Tensor& w, const SymInts& sizes) {
-    if (sizes.size() == 3) return contiguous(sizes);
-    c10::MemoryFormat f = suggested_format(layout_of(x));
-    if (f == c10::MemoryFormat::Contiguous) f = suggested_format(layout_of(w));
-    return format_strides(sizes, f);
-}
 void lower_convolution_backward(Call& call) {
     at::Tensor grad = call.tensor("grad_output"), x = call.tensor("input"),
                w = call.tensor("weight");
@@ -38,13 +28,7 @@ void lower_convolution_backward(Call& call) {
     const std::size_t n = at(w.dim() - 2);
     Emitter& e = call.emit();
     ValueId g = call.read(grad);
-    Attrs attrs{{"sizes", Sizes{}},
-                {"stride", repeated(call.ints("stride"), n)},
-                {"padding", to_sizes(repeated(call.ints("padding"), n))},
-                {"dilation", repeated(call.ints("dilation"), n)},
-                {"groups", call.integer("groups")},
-                {"transposed", call.flag("transposed")},
-                {"output_padding", repeated(call.ints("output_padding"), n)}};
+    Attrs attrs = conv_attrs(call, n);
     auto gradient = [&](Prim prim, const at::Tensor& other, const at::Tensor& of) {
         attrs.set("sizes", to_sizes(of.sym_sizes()));
         call.give(e.op(prim, {g, call.read(other)}, attrs),

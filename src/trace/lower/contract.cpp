@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "trace/lower/conv.h"
 #include "trace/lower/promote.h"
 
 namespace ingot::trace {
@@ -113,19 +114,6 @@ void lower_linear(Call& call) {
     give_contiguous(call, e.reshape(p, sizes), x);
 }
 
-Ints repeated(Ints v, std::size_t n) {
-    if (v.size() == 1) v.resize(n, v[0]);
-    if (v.size() != n) throw UserError("convolution: a parameter of the wrong length");
-    return v;
-}
-/// The format eager's convolution answers in: channels-last when the operand or the weight is. A
-/// 1-d convolution makes its operand contiguous first.
-SymInts conv_strides(const at::Tensor& input, const at::Tensor& weight, const SymInts& sizes) {
-    if (sizes.size() == 3) return contiguous(sizes);
-    c10::MemoryFormat f = suggested_format(layout_of(input));
-    if (f == c10::MemoryFormat::Contiguous) f = suggested_format(layout_of(weight));
-    return format_strides(sizes, f);
-}
 void lower_convolution(Call& call) {
     at::Tensor x = call.tensor("input"), w = call.tensor("weight"), b = call.tensor_or_none("bias");
     require_same(x, w);
@@ -134,13 +122,7 @@ void lower_convolution(Call& call) {
     std::size_t n = at(w.dim() - 2);
     if (x.dim() != w.dim()) throw UserError("convolution: ranks differ");
     Emitter& e = call.emit();
-    ValueId y = e.op(Prim::Conv, {call.read(x), call.read(w)},
-                     {{"stride", repeated(call.ints("stride"), n)},
-                      {"padding", to_sizes(repeated(call.ints("padding"), n))},
-                      {"dilation", repeated(call.ints("dilation"), n)},
-                      {"groups", call.integer("groups")},
-                      {"transposed", call.flag("transposed")},
-                      {"output_padding", repeated(call.ints("output_padding"), n)}});
+    ValueId y = e.op(Prim::Conv, {call.read(x), call.read(w)}, conv_attrs(call, n));
     SymInts sizes = e.sizes(y);
     if (b.defined()) {
         SymInts column(n + 1, 1);
