@@ -42,6 +42,8 @@ TABLE: tuple[Option, ...] = (
            "round low-precision intermediates where eager does"),
     Option("max_autotune", bool, False, "INGOT_MAX_AUTOTUNE",
            "measure the rivals for each contraction instead of asking the cost model"),
+    Option("cudagraphs", bool, False, "INGOT_CUDAGRAPHS",
+           "on a GPU, record a program's steps once and replay them as one CUDA graph"),
     Option("size_limit", int, 64, "INGOT_SIZE_LIMIT",
            "programs kept for one graph with changing sizes; beyond it the graph runs eagerly"),
     Option("capture", str, "dynamo", "INGOT_CAPTURE",
@@ -58,8 +60,8 @@ _BY_NAME = {row.name: row for row in TABLE}
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
-    "reduce-overhead": {},
-    "max-autotune": {"max_autotune": True},
+    "reduce-overhead": {"cudagraphs": True},
+    "max-autotune": {"max_autotune": True, "cudagraphs": True},
     "max-autotune-no-cudagraphs": {"max_autotune": True},
 }
 

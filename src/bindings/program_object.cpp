@@ -179,10 +179,11 @@ PyObject* report(PyObject* self, PyObject*) {
         }
         Py_DECREF(number);
     }
-    return Py_BuildValue("{sNsdsisisisisisi}", "stages", stages, "seconds", r.seconds(), "kernels",
-                         r.kernels, "compiled", r.compiled, "from_disk", r.from_disk,
+    const std::string graph = as_program(self)->function->graph_state();
+    return Py_BuildValue("{sNsdsisisisisisiss}", "stages", stages, "seconds", r.seconds(),
+                         "kernels", r.kernels, "compiled", r.compiled, "from_disk", r.from_disk,
                          "from_process", r.from_process, "launches", r.launches, "externs",
-                         r.externs);
+                         r.externs, "cuda_graph", graph.c_str());
 }
 
 PyObject* release_memory(PyObject* self, PyObject*) {

@@ -32,10 +32,11 @@ class PythonRecorder {
     using SizeSpec = std::optional<std::tuple<std::string, std::int64_t, std::int64_t>>;
 
     at::Tensor input(const at::Tensor& value, bool frozen, std::string name,
-                     const std::vector<SizeSpec>& sizes, bool gradient) {
+                     const std::vector<SizeSpec>& sizes, bool gradient,
+                     const std::optional<c10::Device>& as) {
         std::vector<trace::SymbolicSize> symbolic;
         for (const SizeSpec& s : sizes) symbolic.push_back(s ? symbol(*s) : trace::SymbolicSize{});
-        at::Tensor promise = recorder_.add_input(value, frozen, std::move(name), symbolic);
+        at::Tensor promise = recorder_.add_input(value, frozen, std::move(name), symbolic, as);
         if (gradient) promise.set_requires_grad(true);
         examples_.push_back(value);
         promises_.push_back(promise);
@@ -146,7 +147,7 @@ void add_recorder(py::module_& module) {
         .def(py::init<const py::dict&>(), py::arg("options"))
         .def("input", &PythonRecorder::input, py::arg("value"), py::arg("frozen") = false,
              py::arg("name") = "", py::arg("sizes") = std::vector<PythonRecorder::SizeSpec>(),
-             py::arg("gradient") = false,
+             py::arg("gradient") = false, py::arg("device") = py::none(),
              "A promise that stands for `value` while recording; sizes: by dim None or (symbol, "
              "least, most); gradient: it needs one.")
         .def("number", &PythonRecorder::number, py::arg("value"), py::arg("symbol"),

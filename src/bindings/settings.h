@@ -22,6 +22,7 @@ struct Settings {
         read(values, "freezing", compile.freezing);
         read(values, "max_autotune", compile.max_autotune);
         read(values, "debug", compile.debug);
+        read(values, "cudagraphs", compile.cuda_graphs);
         read(values, "cache", compiler.cache);
         read(values, "cache_dir", compiler.cache_directory);
         read(values, "target", compiler.target);

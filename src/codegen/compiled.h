@@ -31,4 +31,17 @@ struct KernelCode {
     std::vector<Launch> launches;
 };
 
+/// One grid of a kernel on a GPU. Parameters of the function: the kernel's Argument buffers, then
+/// Kernel::sizes as i64, then a pointer to the error word.
+struct GpuLaunch {
+    std::string symbol;
+    Expr points;                    // outer points, over Kernel::sizes
+    unsigned points_per_block = 1;  // of one pass; the code strides over the rest
+    unsigned threads = 256;         // of a block
+    Expr shared_bytes = 0;          // dynamic shared memory of a block
+    bool block_per_point() const { return points_per_block == 1; }
+    /// Blocks to launch.
+    Expr blocks() const { return ceil_div(points, static_cast<int>(points_per_block)); }
+};
+
 }  // namespace ingot

@@ -33,6 +33,19 @@ void matmul(const Call& c) {
     });
 }
 
+void matmul_bias(const Call& c) {
+    const bool relu = c.attrs.get<std::string>("activation") == "relu";
+    const std::int64_t m = c.x[0].sizes[0], k = c.x[0].sizes[1], n = c.x[1].sizes[1];
+    for (std::int64_t i = 0; i < m; ++i)
+        for (std::int64_t j = 0; j < n; ++j) {
+            double sum = c.x[2].get(j).re;
+            for (std::int64_t l = 0; l < k; ++l)
+                sum += c.x[0].get(i * k + l).re * c.x[1].get(l * n + j).re;
+            if (relu && sum < 0) sum = 0;
+            c.out[0].set(i * n + j, round_num({sum, 0, 0}, c.out[0].dtype));
+        }
+}
+
 void packed_matmul(const Call& c) {
     const Tensor& w = c.x[1];
     const std::size_t rank = w.sizes.size();
@@ -284,6 +297,8 @@ void contraction(const Call& c) {
     switch (c.prim) {
         case Prim::Matmul:
             return matmul(c);
+        case Prim::MatmulBias:
+            return matmul_bias(c);
         case Prim::PackedMatmul:
             return packed_matmul(c);
         case Prim::QuantizedMatmul:

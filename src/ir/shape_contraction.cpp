@@ -22,6 +22,13 @@ std::vector<Type> matmul(const Rule& r) {
     return r.same(std::move(sizes));
 }
 
+std::vector<Type> matmul_bias(const Rule& r) {
+    r.require_same_dtype(0, 2);
+    r.require(r.rank(0) == 2 && r.rank(2) == 1, "needs two matrices and a vector");
+    r.require_equal(r.sizes(1)[1], r.sizes(2)[0], "columns and bias differ");
+    return matmul(r);
+}
+
 std::vector<Type> packed_matmul(const Rule& r) {
     r.require_same_dtype(0, 1);
     r.require(r.rank(0) >= 2 && r.rank(1) == r.rank(0) + 1,
@@ -130,6 +137,8 @@ std::vector<Type> contraction(const Rule& r) {
     switch (r.prim) {
         case Prim::Matmul:
             return matmul(r);
+        case Prim::MatmulBias:
+            return matmul_bias(r);
         case Prim::PackedMatmul:
             return packed_matmul(r);
         case Prim::Conv:

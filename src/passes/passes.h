@@ -10,6 +10,8 @@ Graph eliminate_common(const Graph& graph, const PassContext& context);
 Graph eliminate_dead(const Graph& graph, const PassContext& context);
 Graph fold_frozen(const Graph& graph, const PassContext& context);
 Graph merge_matmuls(const Graph& graph, const PassContext& context);
+Graph fuse_linear(const Graph& graph, const PassContext& context);
+Graph align_columns(const Graph& graph, const PassContext& context);
 Graph pack_contractions(const Graph& graph, const PassContext& context);
 
 }  // namespace ingot

@@ -21,6 +21,8 @@ constexpr Pass kPipeline[] = {
     {"merge_matmuls", merge_matmuls},
     {"simplify", simplify},
     {"eliminate_common", eliminate_common},
+    {"fuse_linear", fuse_linear},
+    {"align_columns", align_columns},
     {"pack_contractions", pack_contractions},
     {"simplify", simplify},
     {"eliminate_common", eliminate_common},

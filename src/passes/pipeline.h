@@ -31,6 +31,8 @@ struct PassContext {
     bool fold_frozen = true;
     /// Matmuls that share their left side and have at most this many rows become one.
     std::int64_t merge_rows = 64;
+    /// The vendor's product adds biases itself: such additions become part of it.
+    bool vendor_epilogues = false;
     /// Constants of at most this many elements are computed now.
     std::int64_t constant_elements = 256;
 };

@@ -15,6 +15,19 @@ namespace ingot {
 namespace simplify_rules {
 
 namespace {
+
+// A mask that lets everything through.
+std::optional<ValueId> contraction(const Site& s) {
+    if (s.prim != Prim::Attention || s.x.size() != 4 || s.attrs.get<bool>("logsumexp"))
+        return std::nullopt;
+    const auto mask = full_value(s.out.graph(), s.x[3]);
+    if (!mask) return std::nullopt;
+    const bool open =
+        s.out.type(s.x[3]).dtype == DType::Bool ? mask->to_int() != 0 : mask->to_double() == 0;
+    if (!open) return std::nullopt;
+    return s.out.emit(Prim::Attention, {s.x[0], s.x[1], s.x[2]}, s.attrs);
+}
+
 std::optional<ValueId> apply(const Site& s) {
     switch (kind(s.prim)) {
         case PrimKind::Pointwise:
@@ -23,6 +36,8 @@ std::optional<ValueId> apply(const Site& s) {
             return movement(s);
         case PrimKind::Reduction:
             return reduction(s);
+        case PrimKind::Contraction:
+            return contraction(s);
         default:
             return std::nullopt;
     }

@@ -12,6 +12,7 @@
 #include "codegen/text/triton.h"
 #include "ir/print.h"
 #include "passes/pipeline.h"
+#include "runtime/cuda/gpu_loader.h"
 #include "runtime/debug_dump.h"
 #include "runtime/kernel_loader.h"
 #include "schedule/contraction_model.h"
@@ -22,6 +23,9 @@ namespace ingot::runtime {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// What plans for GPUs count on: enough for the large ones, and one plan for all of them.
+constexpr int kGpuProcessors = 128;
 
 /// Adds the time since its making, or since the last call, to a report.
 class StageClock {
@@ -115,20 +119,22 @@ struct Compiler::Impl {
                                : std::string()}),
           loader(jit, cache) {}
 
-    Graph optimize(const Graph& graph, const ContractionChoice& choice, DebugDump& dump) const;
+    Graph optimize(const Graph& graph, const PassContext& context, DebugDump& dump) const;
     Plan plan(const Graph& graph, const ContractionChoice& choice, int cores) const;
-    void dump_kernels(const Plan& plan, const DebugDump& dump) const;
+    Plan gpu_plan(const Graph& graph, int processors) const;
+    void dump_kernels(const Plan& plan, const DebugDump& dump, bool gpu) const;
+    cuda::GpuLoader& gpu_loader(int ordinal);
 
     codegen::Jit jit;
     DiskCache cache;
     KernelLoader loader;
+    std::mutex mutex;
+    std::map<int, std::unique_ptr<cuda::GpuLoader>> gpu_loaders;  // by ordinal, under mutex
     std::atomic<int> compilations{0};
 };
 
-Graph Compiler::Impl::optimize(const Graph& graph, const ContractionChoice& choice,
+Graph Compiler::Impl::optimize(const Graph& graph, const PassContext& context,
                                DebugDump& dump) const {
-    PassContext context;
-    context.panel_width = [&](const PackQuery& query) { return choice.panel_width(query); };
     PipelineOptions options;
     if (dump.enabled()) {
         options.verify = true;
@@ -149,7 +155,23 @@ Plan Compiler::Impl::plan(const Graph& graph, const ContractionChoice& choice, i
     return schedule(graph, options);
 }
 
-void Compiler::Impl::dump_kernels(const Plan& plan, const DebugDump& dump) const {
+Plan Compiler::Impl::gpu_plan(const Graph& graph, int processors) const {
+    ScheduleOptions options;
+    options.gpu = true;
+    options.cores = processors;
+    return schedule(graph, options);
+}
+
+cuda::GpuLoader& Compiler::Impl::gpu_loader(int ordinal) {
+    std::lock_guard lock(mutex);
+    auto& loader = gpu_loaders[ordinal];
+    if (!loader) loader = std::make_unique<cuda::GpuLoader>(cuda::Gpu::get(ordinal), cache);
+    return *loader;
+}
+
+void Compiler::Impl::dump_kernels(const Plan& plan, const DebugDump& dump, bool gpu) const {
+    std::unique_ptr<codegen::Jit> gpu_jit;
+    if (gpu) gpu_jit = std::make_unique<codegen::Jit>(cuda::gpu_target(90));
     for (std::size_t i = 0; i < plan.kernels.size(); ++i) {
         const Kernel& kernel = plan.kernels[i];
         const std::string stem = "kernels/" + std::to_string(i) + "_" + kernel.name.substr(0, 80);
@@ -163,6 +185,10 @@ void Compiler::Impl::dump_kernels(const Plan& plan, const DebugDump& dump) const
         };
         attempt(".cpp", [&] { return to_cpp(kernel, "kernel"); });
         attempt(".triton.py", [&] { return to_triton(kernel, "kernel"); });
+        if (gpu) {
+            attempt(".ptx", [&] { return cuda::emit_ptx(*gpu_jit, kernel).ptx; });
+            continue;
+        }
         KernelCode launches;
         attempt(".ll", [&] { return jit.optimized_ir(loader.emit(kernel, launches)); });
         attempt(".s", [&] { return jit.assembly(loader.emit(kernel, launches)); });
@@ -180,20 +206,30 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
     };
     CompileReport report;
     StageClock clock(report);
+    const bool gpu = options.gpu >= 0;
     const int all_cores = static_cast<int>(impl_->jit.target().cores);
     const int cores = options.cores > 0 ? options.cores : all_cores;
     DebugDump dump(options.debug, impl_->compilations.fetch_add(1));
     if (dump.enabled()) dump.level("traced.ir", to_string(graph));
 
     const ContractionChoice choice(impl_->jit.target(), cores);
-    const Graph optimized = impl_->optimize(graph, choice, dump);
+    PassContext context;
+    if (gpu) {
+        // A wide product keeps more of the GPU busy than several narrow ones, whatever the rows.
+        context.merge_rows = std::int64_t{1} << 40;
+        context.vendor_epilogues = true;
+    } else {
+        context.panel_width = [&](const PackQuery& query) { return choice.panel_width(query); };
+    }
+    const Graph optimized = impl_->optimize(graph, context, dump);
     clock.done("passes");
     stop_if_asked();
-    Plan plan = impl_->plan(optimized, choice, cores);
+    Plan plan =
+        gpu ? impl_->gpu_plan(optimized, kGpuProcessors) : impl_->plan(optimized, choice, cores);
     clock.done("schedule");
     if (dump.enabled()) {
         dump.level("plan.txt", to_string(plan, false));
-        impl_->dump_kernels(plan, dump);
+        impl_->dump_kernels(plan, dump, gpu);
         clock.done("dump");
     }
     stop_if_asked();
@@ -201,15 +237,24 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
     for (const Step& step : plan.steps)
         ++(std::holds_alternative<ExternStep>(step) ? report.externs : report.launches);
     std::vector<std::shared_ptr<const void>> code;
-    const int threads = options.threads > 0 ? options.threads : std::min(all_cores, 8);
-    std::vector<KernelLaunches> kernels =
-        impl_->loader.load(plan, threads, interrupted, report, code);
+    std::vector<KernelLaunches> kernels;
+    std::shared_ptr<const cuda::Gpu> device;
+    if (gpu) {
+        cuda::GpuLoader& loader = impl_->gpu_loader(options.gpu);
+        device = loader.gpu();
+        const int threads = options.threads > 0 ? options.threads : std::min(all_cores, 16);
+        kernels = loader.load(plan, threads, interrupted, report, code);
+    } else {
+        const int threads = options.threads > 0 ? options.threads : std::min(all_cores, 8);
+        kernels = impl_->loader.load(plan, threads, interrupted, report, code);
+    }
     clock.done("kernels");
     std::vector<ProgramOutput> outputs;
     for (const Output& o : optimized.outputs())
         outputs.push_back({optimized.type(o.value), o.strides, o.writes_input});
-    auto program = std::make_shared<const Program>(std::move(plan), std::move(kernels),
-                                                   std::move(outputs), std::move(code));
+    auto program =
+        std::make_shared<const Program>(std::move(plan), std::move(kernels), std::move(outputs),
+                                        std::move(code), std::move(device));
     clock.done("program");
     if (dump.enabled()) dump.file("report.txt", describe(report, impl_->jit.target()));
     if (wanted != nullptr) *wanted = std::move(report);

@@ -26,6 +26,8 @@ struct CompileOptions {
     std::string debug;          // folder for every level of this compilation; empty: none
     int threads = 0;            // of the compiler; 0: one a core, at most 8
     int cores = 0;              // that the program will run on; 0: all of the target
+    bool cuda_graphs = false;   // replay a GPU's steps as one graph where possible
+    int gpu = -1;               // the GPU (its ordinal) that it will run on; -1: the processor
 };
 
 struct CompilerOptions {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "schedule/plan.h"
@@ -54,6 +55,44 @@ class ExternCall {
                      std::span<std::shared_ptr<void>> owners) const = 0;
 };
 
+/// Memory of a device, freed with its owner.
+class DeviceMemory {
+  public:
+    DeviceMemory() = default;
+    DeviceMemory(void* data, void* owner, void (*release)(void*))
+        : data_(data), owner_(owner), release_(release) {}
+    DeviceMemory(DeviceMemory&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)),
+          owner_(std::exchange(other.owner_, nullptr)),
+          release_(std::exchange(other.release_, nullptr)) {}
+    DeviceMemory& operator=(DeviceMemory&& other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(owner_, other.owner_);
+        std::swap(release_, other.release_);
+        return *this;
+    }
+    ~DeviceMemory() {
+        if (release_ != nullptr) release_(owner_);
+    }
+    void* data() const { return data_; }
+
+  private:
+    void* data_ = nullptr;
+    void* owner_ = nullptr;
+    void (*release_)(void*) = nullptr;
+};
+
+/// A GPU as the caller uses it. The caller has made the device current.
+class DeviceHost {
+  public:
+    virtual ~DeviceHost() = default;
+    /// Memory for work on the current stream; what is freed may be handed out again to work that
+    /// follows on that stream.
+    virtual DeviceMemory allocate(std::size_t bytes) const = 0;
+    /// The current stream, as the driver knows it.
+    virtual void* stream() const = 0;
+};
+
 /// Makes ExternCalls. Throws NotSupported for a step that it cannot carry out.
 class ExternHost {
   public:
@@ -61,6 +100,8 @@ class ExternHost {
     virtual std::unique_ptr<ExternCall> prepare(const ExternStep& step,
                                                 std::span<const Layout> inputs,
                                                 std::span<const Layout> outputs) const = 0;
+    /// Memory and streams for programs on a GPU; null where there are none.
+    virtual const DeviceHost* device() const { return nullptr; }
 };
 
 /// For programs without extern steps: refuses every step.

@@ -54,13 +54,16 @@ bool checks_indices(const Kernel& kernel) {
     return any(c.a_insts) || any(c.b_insts) || any(c.epilogue.insts);
 }
 
+/// The code strides over the rest.
+constexpr std::int64_t kMostBlocks = 1 << 20;
+
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
 
 Instance::Instance(std::shared_ptr<const Program> program, const ExternHost& externs,
                    const Symbols& symbols)
-    : program_(std::move(program)) {
+    : program_(std::move(program)), gpu_(program_->gpu()) {
     const Plan& plan = program_->plan();
     add_buffers(plan, symbols);
     adopt_extern_outputs(plan);
@@ -70,6 +73,7 @@ Instance::Instance(std::shared_ptr<const Program> program, const ExternHost& ext
     find_frozen(plan);
     find_drops();
     index_uses();
+    if (gpu_) prepare_gpu(externs);
 }
 
 Instance::~Instance() = default;
@@ -189,6 +193,15 @@ void Instance::add_kernel(const Plan& plan, const KernelStep& step, const Symbol
         return symbols(symbol);
     };
     for (const LaunchCode& launch : code.launches) {
+        if (gpu_) {
+            LaunchStep l{};
+            l.arguments = arguments;
+            l.argument_count = static_cast<std::uint32_t>(step.buffers.size());
+            l.sizes = sizes;
+            l.size_count = static_cast<std::uint32_t>(step.sizes.size());
+            add_gpu_launch(launch, l, by_kernel, into);
+            continue;
+        }
         LaunchStep l{launch.function,
                      arguments,
                      static_cast<std::uint32_t>(step.buffers.size()),
@@ -201,6 +214,43 @@ void Instance::add_kernel(const Plan& plan, const KernelStep& step, const Symbol
         scratch_stride_ = std::max(scratch_stride_, round_up(l.scratch_bytes, 64));
         into.push_back({false, static_cast<std::uint32_t>(launches_.size()), {}});
         launches_.push_back(l);
+    }
+}
+
+void Instance::add_gpu_launch(const LaunchCode& code, LaunchStep step, const Symbols& by_kernel,
+                              std::vector<StepRef>& into) {
+    const std::int64_t blocks = number(code.gpu.blocks(), by_kernel);
+    const std::int64_t shared = number(code.gpu.shared_bytes, by_kernel);
+    if (blocks <= 0) return;
+    if (shared > gpu_->shared_bytes()) throw NotSupported("rows too long for shared memory");
+    step.gpu_function = code.gpu_function;
+    step.blocks = static_cast<unsigned>(std::min(blocks, kMostBlocks));
+    step.threads = code.gpu.threads;
+    step.shared = static_cast<unsigned>(shared);
+    step.parameters = parameter_count_;
+    parameter_count_ += step.argument_count + step.size_count + 1;
+    into.push_back({false, static_cast<std::uint32_t>(launches_.size()), {}});
+    launches_.push_back(step);
+}
+
+// What programs on a GPU need beyond the plan: constants there, a word for errors.
+void Instance::prepare_gpu(const ExternHost& externs) {
+    device_ = externs.device();
+    if (device_ == nullptr) throw NotSupported("a GPU's program needs a host that knows GPUs");
+    gpu_->make_current();
+    gpu_error_ = std::make_unique<cuda::HostWord>(gpu_->api());
+    error_parameter_ = gpu_error_->get();
+    for (std::size_t b = 0; b < buffers_.size(); ++b) {
+        BufferInfo& info = buffers_[b];
+        if (info.base >= 0) continue;
+        if (info.place == BufferPlace::Arena)
+            arena_buffers_.push_back(static_cast<std::int32_t>(b));
+        if (info.place != BufferPlace::Constant || info.constant == nullptr) continue;
+        const auto bytes = static_cast<std::size_t>(std::max(info.bytes, info.layout.bytes));
+        if (bytes == 0) continue;
+        constants_.push_back(device_->allocate(bytes));
+        gpu_->upload(constants_.back().data(), info.constant, bytes);
+        info.constant = constants_.back().data();
     }
 }
 

@@ -12,7 +12,7 @@ constexpr std::size_t kPooledContexts = 4;
 
 Context::Context(const Instance& instance)
     : instance_(instance),
-      arena_(static_cast<std::size_t>(instance.arena_bytes_)),
+      arena_(instance.gpu_ ? 0 : static_cast<std::size_t>(instance.arena_bytes_)),
       table_(instance.buffers_.size(), nullptr),
       arguments_(instance.argument_buffers_.size(), nullptr),
       owners_(instance.externs_.empty() ? 0 : instance.buffers_.size()),
@@ -20,12 +20,30 @@ Context::Context(const Instance& instance)
     for (std::size_t b = 0; b < instance.buffers_.size(); ++b) {
         const auto& info = instance.buffers_[b];
         if (info.base >= 0) continue;
-        if (info.place == BufferPlace::Arena)
+        if (info.place == BufferPlace::Arena && !instance.gpu_)
             patch(static_cast<std::int32_t>(b), arena_.data() + info.offset);
         // Kernels only read constants; the calling convention has one kind of pointer.
         if (info.place == BufferPlace::Constant)
             patch(static_cast<std::int32_t>(b), const_cast<void*>(info.constant));
     }
+    if (!instance.gpu_) return;
+    parameters_.resize(instance.parameter_count_);
+    for (const Instance::LaunchStep& l : instance.launches_) {
+        void** p = parameters_.data() + l.parameters;
+        for (std::uint32_t i = 0; i < l.argument_count; ++i) *p++ = &arguments_[l.arguments + i];
+        for (std::uint32_t i = 0; i < l.size_count; ++i)
+            *p++ = const_cast<std::int64_t*>(&instance.sizes_[l.sizes + i]);
+        *p = const_cast<void**>(&instance.error_parameter_);
+    }
+}
+
+void Context::take_arena(const DeviceHost& device) {
+    if (instance_.arena_bytes_ == 0) return;
+    device_arena_ = device.allocate(static_cast<std::size_t>(instance_.arena_bytes_));
+    auto* base = static_cast<std::byte*>(device_arena_.data());
+    if (base == arena_base_) return;
+    arena_base_ = base;
+    for (std::int32_t b : instance_.arena_buffers_) patch(b, base + instance_.buffers_[b].offset);
 }
 
 void Context::patch(std::int32_t buffer, void* data) {
@@ -72,13 +90,42 @@ Instance::Lease Instance::lease() const {
 
 void Instance::give_back(std::unique_ptr<Context> context) const {
     for (auto& owner : context->owners_) owner.reset();
+    context->device_arena_ = {};
     std::lock_guard lock(mutex_);
     if (pool_.size() < kPooledContexts) pool_.push_back(std::move(context));
 }
 
 void Instance::run(Context& context, const Threads& threads) const {
     context.error_ = kNoError;
+    if (gpu_) {
+        check_gpu_error();
+        gpu_->make_current();
+        context.take_arena(*device_);
+        run_gpu_steps(steps_, context);
+        return;
+    }
     run_steps(steps_, context, threads);
+}
+
+// A kernel that met an index out of range has said so some time after its call had returned.
+void Instance::check_gpu_error() const {
+    if (*static_cast<volatile std::int64_t*>(gpu_error_->get()) != kIndexOutOfRange) return;
+    *gpu_error_->get() = kNoError;
+    throw Error("CUDA: an index was out of range in an earlier call of this compiled function");
+}
+
+void Instance::run_gpu_steps(const std::vector<StepRef>& steps, Context& context) const {
+    void* const stream = device_->stream();
+    for (const StepRef& step : steps) {
+        if (step.is_extern) {
+            run_extern(externs_[step.index], context);
+        } else {
+            const LaunchStep& l = launches_[step.index];
+            gpu_->launch(l.gpu_function, l.blocks, l.threads, l.shared, stream,
+                         context.parameters_.data() + l.parameters);
+        }
+        for (std::int32_t b : step.drops) context.owners_[b].reset();
+    }
 }
 
 void Instance::run_steps(const std::vector<StepRef>& steps, Context& context,
@@ -176,20 +223,22 @@ bool Instance::freeze(Context& context, std::span<const InputState> states, cons
     std::shared_ptr<FrozenState> state = reusable_state(context);
     if (!state) {
         state = std::make_shared<FrozenState>();
-        for (std::int32_t b : frozen_buffers_) {
-            const bool own = buffers_[b].place == BufferPlace::Frozen;
-            state->blocks.emplace_back(own ? static_cast<std::size_t>(buffers_[b].bytes) : 0);
-            state->pointers.push_back(state->blocks.back().data());
-        }
-        state->owners.resize(frozen_buffers_.size());
+        allocate_frozen(*state);
     }
+    // Other streams may still read what is about to be replaced.
+    if (gpu_) gpu_->synchronize();
     state->keys.assign(states.begin(), states.end());
     state->pins.clear();
     for (std::size_t i = 0; i < states.size(); ++i) state->pins.push_back(pin(i));
     for (std::size_t i = 0; i < frozen_buffers_.size(); ++i)
         context.patch(frozen_buffers_[i], state->pointers[i]);
     context.error_ = kNoError;
-    run_steps(frozen_steps_, context, threads);
+    if (gpu_) {
+        run_gpu_steps(frozen_steps_, context);
+        gpu_->synchronize();  // from here on every stream may read it
+    } else {
+        run_steps(frozen_steps_, context, threads);
+    }
     for (std::size_t i = 0; i < frozen_buffers_.size(); ++i) {
         const std::int32_t b = frozen_buffers_[i];
         if (buffers_[b].place != BufferPlace::Extern) continue;
@@ -203,7 +252,23 @@ bool Instance::freeze(Context& context, std::span<const InputState> states, cons
     return true;
 }
 
+void Instance::allocate_frozen(FrozenState& state) const {
+    for (std::int32_t b : frozen_buffers_) {
+        const bool own = buffers_[b].place == BufferPlace::Frozen;
+        const auto bytes = own ? static_cast<std::size_t>(buffers_[b].bytes) : 0;
+        if (gpu_) {
+            state.device_blocks.push_back(bytes == 0 ? DeviceMemory() : device_->allocate(bytes));
+            state.pointers.push_back(state.device_blocks.back().data());
+        } else {
+            state.blocks.emplace_back(bytes);
+            state.pointers.push_back(state.blocks.back().data());
+        }
+    }
+    state.owners.resize(frozen_buffers_.size());
+}
+
 void Instance::drop_frozen() const {
+    if (gpu_) gpu_->synchronize();
     std::lock_guard making(program_->freezing_);
     program_->take_frozen();
 }
@@ -216,11 +281,13 @@ void Instance::forget_frozen() const {
 // ---- Program ----
 
 Program::Program(Plan plan, std::vector<KernelLaunches> kernels, std::vector<ProgramOutput> outputs,
-                 std::vector<std::shared_ptr<const void>> code)
+                 std::vector<std::shared_ptr<const void>> code,
+                 std::shared_ptr<const cuda::Gpu> gpu)
     : plan_(std::move(plan)),
       kernels_(std::move(kernels)),
       outputs_(std::move(outputs)),
-      code_(std::move(code)) {
+      code_(std::move(code)),
+      gpu_(std::move(gpu)) {
     check(kernels_.size() == plan_.kernels.size(), "a kernel has no machine code");
     for (const Buffer& b : plan_.buffers) {
         for (Expr e : b.type.sizes) collect_symbols(e, symbols_);

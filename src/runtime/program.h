@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "codegen/compiled.h"
+#include "runtime/cuda/driver_api.h"
 #include "runtime/host.h"
 #include "runtime/memory.h"
 #include "schedule/plan.h"
@@ -26,6 +27,8 @@ namespace ingot::runtime {
 struct LaunchCode {
     KernelFn function = nullptr;
     Launch launch;
+    cuda::Handle gpu_function = nullptr;  // on a GPU, instead of the two above
+    GpuLaunch gpu;
 };
 /// The machine code of one of Plan::kernels.
 struct KernelLaunches {
@@ -68,6 +71,7 @@ struct FrozenState {
     std::vector<InputState> keys;  // by frozen input
     std::vector<std::shared_ptr<const void>> pins;
     std::vector<Block> blocks;
+    std::vector<DeviceMemory> device_blocks;  // instead, on a GPU
     std::vector<std::shared_ptr<void>> owners;
     std::vector<void*> pointers;  // by position in Instance's list of frozen buffers
 };
@@ -86,12 +90,15 @@ class Context {
     /// The owner of an extern call's result; moves it out.
     std::shared_ptr<void> take_owner(std::int32_t buffer);
     std::int64_t error() const { return error_; }
+    /// Which frozen values it reads: equal pointers mean the same memory.
+    const void* frozen() const { return frozen_.get(); }
 
   private:
     friend class Instance;
     explicit Context(const Instance& instance);
     void patch(std::int32_t buffer, void* data);
     void ensure_scratch(int threads);
+    void take_arena(const DeviceHost& device);
 
     const Instance& instance_;
     Block arena_;
@@ -103,6 +110,11 @@ class Context {
     std::vector<std::shared_ptr<void>> step_owners_;  // of the extern call that runs
     std::shared_ptr<const FrozenState> frozen_;
     std::int64_t error_ = kNoError;
+    // On a GPU: memory of the call under way, where the arena lay last, the parameters of all
+    // launches (pointers to arguments_, sizes and the error word).
+    DeviceMemory device_arena_;
+    void* arena_base_ = nullptr;
+    std::vector<void*> parameters_;
 };
 
 /// The program for one set of sizes. Immutable apart from its caches; safe from many threads.
@@ -148,6 +160,12 @@ class Instance {
     };
     Lease lease() const;
 
+    /// Whether the program runs on a GPU. The caller then makes its device current before any call,
+    /// and run() returns when the work has been handed to the current stream.
+    bool on_gpu() const { return gpu_ != nullptr; }
+
+    /// On a GPU: throws Error if an index was out of range in an earlier call. run() does this too.
+    void check_gpu_error() const;
     /// Runs all steps: inputs, outputs (Direct ones) and frozen values must be set. A nonzero
     /// Context::error() afterwards means that the outputs are void. Exceptions of extern calls
     /// pass.
@@ -169,6 +187,10 @@ class Instance {
         std::uint32_t arguments, argument_count;  // positions in Context::arguments_
         std::uint32_t sizes;                      // first position in sizes_
         std::int64_t work, grain, scratch_bytes;
+        cuda::Handle gpu_function = nullptr;
+        unsigned blocks = 0, threads = 0, shared = 0;
+        std::uint32_t parameters = 0;  // first position in Context::parameters_
+        std::uint32_t size_count = 0;
     };
     struct ExternStepCall {
         std::unique_ptr<ExternCall> call;
@@ -209,10 +231,15 @@ class Instance {
                     std::vector<StepRef>& into);
     void add_extern(const ExternStep& step, const ExternHost& externs, std::vector<StepRef>& into);
     void index_uses();
+    void prepare_gpu(const ExternHost& externs);
+    void add_gpu_launch(const LaunchCode& code, LaunchStep step, const Symbols& by_kernel,
+                        std::vector<StepRef>& into);
+    void allocate_frozen(FrozenState& state) const;
     std::shared_ptr<FrozenState> reusable_state(Context& context) const;
     void forget_frozen() const;
     void run_steps(const std::vector<StepRef>& steps, Context& context,
                    const Threads& threads) const;
+    void run_gpu_steps(const std::vector<StepRef>& steps, Context& context) const;
     void run_launch(const LaunchStep& launch, Context& context, const Threads& threads,
                     int available) const;
     void run_extern(const ExternStepCall& step, Context& context) const;
@@ -232,8 +259,14 @@ class Instance {
     std::vector<StepRef> steps_, frozen_steps_;
     std::vector<std::int32_t> frozen_inputs_, frozen_buffers_;
     std::int64_t arena_bytes_ = 0, frozen_bytes_ = 0, scratch_stride_ = 0;
-    std::uint32_t max_extern_outputs_ = 0;
+    std::uint32_t max_extern_outputs_ = 0, parameter_count_ = 0;
     bool may_fail_ = false;
+    std::shared_ptr<const cuda::Gpu> gpu_;  // null on the processor
+    const DeviceHost* device_ = nullptr;    // of the caller
+    std::unique_ptr<cuda::HostWord> gpu_error_;
+    void* error_parameter_ = nullptr;  // the word's address, as kernels get it
+    std::vector<DeviceMemory> constants_;
+    std::vector<std::int32_t> arena_buffers_;
 
     mutable std::mutex mutex_;  // pool_
     mutable std::vector<std::unique_ptr<Context>> pool_;
@@ -244,8 +277,11 @@ class Program : public std::enable_shared_from_this<Program> {
   public:
     /// code: what keeps the functions in `kernels` alive.
     Program(Plan plan, std::vector<KernelLaunches> kernels, std::vector<ProgramOutput> outputs,
-            std::vector<std::shared_ptr<const void>> code);
+            std::vector<std::shared_ptr<const void>> code,
+            std::shared_ptr<const cuda::Gpu> gpu = nullptr);
 
+    /// The GPU it runs on, or null.
+    const std::shared_ptr<const cuda::Gpu>& gpu() const { return gpu_; }
     const Plan& plan() const { return plan_; }
     const std::vector<KernelLaunches>& kernels() const { return kernels_; }
     const std::vector<ProgramOutput>& outputs() const { return outputs_; }
@@ -266,6 +302,7 @@ class Program : public std::enable_shared_from_this<Program> {
     std::vector<KernelLaunches> kernels_;
     std::vector<ProgramOutput> outputs_;
     std::vector<std::shared_ptr<const void>> code_;
+    std::shared_ptr<const cuda::Gpu> gpu_;
     std::vector<Expr> symbols_;
     mutable std::mutex mutex_;
     // Weak: an instance owns its program; whoever calls often keeps the instance.

@@ -31,7 +31,8 @@ struct Access {
 
 class Arranger {
   public:
-    Arranger(Draft& draft, Nest& nest, ExprPool& pool) : draft_(draft), nest_(nest), pool_(pool) {
+    Arranger(Draft& draft, Nest& nest, ExprPool& pool, bool gpu)
+        : draft_(draft), nest_(nest), pool_(pool), gpu_(gpu) {
         collect();
     }
 
@@ -44,7 +45,7 @@ class Arranger {
         rename();
         collect();
         choose_vector();
-        jam_windows(nest_, draft_.kernel.buffers, pool_);
+        if (!gpu_) jam_windows(nest_, draft_.kernel.buffers, pool_);
     }
 
   private:
@@ -288,12 +289,13 @@ class Arranger {
     ExprPool& pool_;
     std::vector<Access> accesses_;
     std::size_t merged_ = 0;
+    bool gpu_;
 };
 
 }  // namespace
 
-void arrange_loops(Draft& draft, ExprPool& pool) {
-    for (Nest& n : draft.kernel.nests) Arranger(draft, n, pool).run();
+void arrange_loops(Draft& draft, ExprPool& pool, bool gpu) {
+    for (Nest& n : draft.kernel.nests) Arranger(draft, n, pool, gpu).run();
 }
 
 bool vector_inside(const Nest& nest) {

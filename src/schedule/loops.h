@@ -10,8 +10,9 @@
 
 namespace ingot::sched {
 
-/// Rewrites all nests of the draft in place; variables get their final names.
-void arrange_loops(Draft& draft, ExprPool& pool);
+/// Rewrites all nests of the draft in place; variables get their final names. `gpu`: threads take
+/// the points, so nothing is blocked for one core's registers.
+void arrange_loops(Draft& draft, ExprPool& pool, bool gpu = false);
 
 /// Whether some phase's inner loop is the vector loop.
 bool vector_inside(const Nest& nest);

@@ -104,7 +104,8 @@ class Scheduler {
 
     // Steps outside that hand over memory of their own; the others write where they are told.
     bool makes_memory(const Node& n) const {
-        return !has_loop_form(g_, n) && n.prim != Prim::Matmul && !has_contraction_home(n);
+        return !has_loop_form(g_, n) && n.prim != Prim::Matmul && n.prim != Prim::MatmulBias &&
+               !has_contraction_home(n);
     }
     bool has_contraction_home(const Node& n) const {
         return kind(n.prim) == PrimKind::Contraction &&
@@ -195,10 +196,10 @@ class Scheduler {
         if (fusion_.groups[group].contracts) return emit_contraction_group(context_, group);
         Draft draft = emit_nest(context_, group, false);
         bool phases = draft.kernel.nests[0].phases.size() > 1;
-        arrange_loops(draft, g_.pool());
+        arrange_loops(draft, g_.pool(), options_.gpu);
         if (phases && vector_inside(draft.kernel.nests[0])) {
             draft = emit_nest(context_, group, true);
-            arrange_loops(draft, g_.pool());
+            arrange_loops(draft, g_.pool(), options_.gpu);
         }
         return draft;
     }

@@ -7,6 +7,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/SmallVector.h>
 
+#include "trace/compiled_call.h"
 #include "trace/dtypes.h"
 #include "trace/output_tensor.h"
 #include "trace/replay.h"
@@ -34,36 +35,7 @@ c10::DispatchKeySet meaning_keys(const c10::TensorImpl& t) {
     return t.key_set() - kIgnored;
 }
 
-at::Tensor borrow(c10::TensorImpl* impl) {
-    return at::Tensor(
-        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
-}
-
-/// Where the elements begin. Does not make lazily cloned storages real, as writing must.
-void* data_of(const c10::TensorImpl& t, bool write) {
-    const c10::Storage& storage = t.unsafe_storage();
-    const void* base = write ? storage.mutable_data() : storage.data();
-    return static_cast<std::byte*>(const_cast<void*>(base)) +
-           static_cast<std::size_t>(t.storage_offset()) * t.itemsize();
-}
-
-/// Operators run as they were recorded: below autograd and autocast.
-struct BelowAutograd {
-    at::AutoDispatchBelowADInplaceOrView autograd;
-    c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
-};
-
 }  // namespace
-
-/// One call under way.
-struct CompiledFunction::CallFrame {
-    std::span<c10::TensorImpl* const> inputs;
-    std::shared_ptr<const Variant> variant;
-    std::shared_ptr<const Sized> sized;
-    runtime::Instance::Lease context;
-    c10::SmallVector<at::Tensor, 4> outputs;  // by graph output
-    std::vector<at::Tensor> saved;            // of written inputs, if the program may fail
-};
 
 CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tensor> examples,
                                    std::span<const at::Tensor> promises,
@@ -77,17 +49,20 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
       log_(std::move(recording.log)),
       numbers_(std::move(recording.numbers)),
       computed_(std::move(recording.computed)),
+      device_(recording.device),
       compiler_(std::move(compiler)),
       options_(std::move(options)),
-      externs_(std::make_unique<TorchExterns>(std::move(recording.externs))) {
+      externs_(std::make_unique<TorchExterns>(std::move(recording.externs), device_)) {
     for (const InputSource& source : recording.inputs) {
         input_promises_.push_back(source.promise);
         captured_.push_back(source.captured);
     }
     from_caller_.assign(input_promises_.size(), -1);
     add_slots(examples, promises);
+    for (const Input& in : graph_.inputs()) parameter_.push_back(in.frozen);
     prepare_graph(examples);
     find_symbols();
+    prepare_graphs(recording.uses_random);
     last_states_.resize(input_promises_.size());
     changes_.resize(input_promises_.size());
     auto variant = compile(graph_, interrupted);
@@ -96,8 +71,8 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
         std::int64_t touched = 0;
         for (const runtime::Layout& l : instance.inputs()) touched += l.bytes;
         for (const OutputSlot& o : instance.outputs()) touched += o.layout.bytes;
-        short_ =
-            instance.extern_count() == 0 && instance.launch_count() <= 2 && touched <= kShortBytes;
+        short_ = device_.is_cpu() && instance.extern_count() == 0 && instance.launch_count() <= 2 &&
+                 touched <= kShortBytes;
     }
     variant_.store(std::move(variant));
 }
@@ -124,8 +99,7 @@ void CompiledFunction::add_slots(std::span<const at::Tensor> examples,
 }
 
 void CompiledFunction::prepare_graph(std::span<const at::Tensor> examples) {
-    if (!examples.empty() && !examples[0].device().is_cpu())
-        throw NotSupported("programs for " + examples[0].device().str());
+    if (device_.is_cuda()) options_.gpu = device_.index();
     auto& inputs = graph_.mutable_inputs();
     for (const Output& o : graph_.outputs())
         if (o.writes_input >= 0) {
@@ -141,6 +115,7 @@ void CompiledFunction::prepare_graph(std::span<const at::Tensor> examples) {
 
 std::shared_ptr<const CompiledFunction::Variant> CompiledFunction::compile(
     const Graph& graph, const runtime::InterruptCheck& interrupted) {
+    const c10::OptionalDeviceGuard on_device(gpu());
     auto variant = std::make_shared<Variant>();
     runtime::CompileOptions options = options_;
     if (options.cores == 0) options.cores = at::get_num_threads();
@@ -316,13 +291,16 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
                                   std::vector<at::Tensor>& outputs,
                                   std::span<const std::int64_t> numbers,
                                   std::vector<std::int64_t>* computed) {
+    const c10::OptionalDeviceGuard on_device(gpu());
     std::shared_ptr<const Variant> variant = variant_.load();
     std::shared_ptr<const Sized> sized =
         variant->fixed ? variant->fixed : find_sized(*variant, inputs, numbers);
     if (!sized || !accepts(*sized, inputs)) return CallStatus::OtherInputs;
     if (computed != nullptr) *computed = sized->computed;
+    if (graphs_.wanted && call_graph(inputs, variant, sized, outputs)) return CallStatus::Done;
     const runtime::Instance& instance = *sized->instance;
-    CallFrame frame{inputs, variant, sized, instance.lease(), {}, {}};
+    CallFrame frame{inputs, variant, sized, instance.lease(), nullptr, {}, {}};
+    frame.context = &**frame.lease;
     {
         std::optional<BelowAutograd> guard;
         if (instance.extern_count() != 0) guard.emplace();
@@ -346,12 +324,24 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
 }
 
 void CompiledFunction::bind_inputs(CallFrame& frame) const {
-    for (std::size_t g = 0; g < from_caller_.size(); ++g)
-        frame.context->set_input(g, data_of(*graph_input(frame.inputs, g), false));
+    for (std::size_t g = 0; g < from_caller_.size(); ++g) {
+        void* data = data_of(*graph_input(frame.inputs, g), false);
+        // A GPU's kernels load 16 bytes at once.
+        if (device_.is_cuda() && reinterpret_cast<std::uintptr_t>(data) % 16 != 0) [[unlikely]] {
+            const at::Tensor misplaced = borrow(graph_input(frame.inputs, g));
+            frame.saved.push_back(
+                at::empty_strided(misplaced.sizes(), misplaced.strides(), misplaced.options()));
+            data = frame.saved.back().copy_(misplaced).data_ptr();
+        }
+        frame.context->set_input(g, data);
+    }
     for (std::int32_t w : written_) {
         c10::TensorImpl* impl = graph_input(frame.inputs, w);
         frame.context->set_input(w, data_of(*impl, true));
-        if (frame.sized->instance->may_fail()) frame.saved.push_back(borrow(impl).detach().clone());
+        if (device_.is_cuda() && reinterpret_cast<std::uintptr_t>(data_of(*impl, true)) % 16 != 0)
+            throw NotSupported("a written input at an odd address");
+        if (frame.sized->instance->may_fail() && !frame.sized->instance->on_gpu())
+            frame.saved.push_back(borrow(impl).detach().clone());
     }
 }
 
@@ -360,7 +350,7 @@ void CompiledFunction::bind_outputs(CallFrame& frame) const {
     frame.outputs.resize(slots.size());
     for (std::size_t o = 0; o < slots.size(); ++o) {
         if (slots[o].mode != OutputMode::Direct) continue;
-        frame.outputs[o] = make_output(slots[o].layout);
+        frame.outputs[o] = make_output(slots[o].layout, device_);
         frame.context->set_output(o, frame.outputs[o]
                                          .unsafeGetTensorImpl()
                                          ->unsafe_storage()
@@ -436,8 +426,9 @@ void CompiledFunction::collect(CallFrame& frame) const {
             frame.outputs[o] = std::move(*static_cast<at::Tensor*>(owner.get()));
         } else if (slot.mode == OutputMode::Copy) {
             // Also what is going to be written into an input: it may have been read from another.
-            frame.outputs[o] = make_output(slot.layout);
-            frame.outputs[o].copy_(tensor_over(frame.context->pointer(slot.buffer), slot.source));
+            frame.outputs[o] = make_output(slot.layout, device_);
+            frame.outputs[o].copy_(
+                tensor_over(frame.context->pointer(slot.buffer), slot.source, device_));
         }
     }
 }
@@ -505,6 +496,7 @@ std::vector<at::Tensor> CompiledFunction::replay(std::span<c10::TensorImpl* cons
 }
 
 void CompiledFunction::release_memory() {
+    drop_graphs();
     const std::shared_ptr<const Variant> variant = variant_.load();
     if (variant->fixed) return variant->fixed->instance->drop_frozen();
     std::lock_guard lock(variant->mutex);

@@ -16,6 +16,7 @@
 
 #include "runtime/driver.h"
 #include "trace/extern_host.h"
+#include "trace/gpu_graph.h"
 #include "trace/recorder.h"
 
 namespace ingot::trace {
@@ -63,6 +64,8 @@ class CompiledFunction {
     /// Frees arenas' and frozen memory; later calls make it again.
     void release_memory();
     std::int64_t frozen_bytes() const;
+    /// Whether calls go through a CUDA graph, or why not.
+    std::string graph_state() const;
     /// How often frozen values were computed.
     std::int64_t freeze_count() const { return freezes_.load(std::memory_order_relaxed); }
 
@@ -102,7 +105,22 @@ class CompiledFunction {
         std::int32_t dim = -1;
     };
     struct CallFrame;
+    struct Captured;
+    /// CUDA graphs of this function (graph_calls.cpp).
+    struct GraphCalls {
+        GraphCalls();
+        ~GraphCalls();
+        std::atomic<bool> wanted{false};
+        mutable std::mutex mutex;  // of what follows
+        std::string reason;        // what became of them, in words
+        int calls = 0, recordings = 0;
+        std::vector<std::unique_ptr<Captured>> list;
+    };
 
+    /// The device to make current for a call, if that matters.
+    std::optional<c10::Device> gpu() const {
+        return device_.is_cuda() ? std::optional(device_) : std::nullopt;
+    }
     void add_slots(std::span<const at::Tensor> examples, std::span<const at::Tensor> promises);
     void prepare_graph(std::span<const at::Tensor> examples);
     std::shared_ptr<const Variant> compile(const Graph& graph,
@@ -126,19 +144,32 @@ class CompiledFunction {
     void collect(CallFrame& frame) const;
     void write_back(CallFrame& frame) const;
     void build_outputs(CallFrame& frame, std::vector<at::Tensor>& outputs) const;
+    void prepare_graphs(bool uses_random);
+    void drop_graphs();
+    void give_up_graphs(std::string reason);
+    bool call_graph(std::span<c10::TensorImpl* const> inputs,
+                    const std::shared_ptr<const Variant>& variant,
+                    const std::shared_ptr<const Sized>& sized, std::vector<at::Tensor>& outputs);
+    void record_graph(std::span<c10::TensorImpl* const> inputs,
+                      const std::shared_ptr<const Variant>& variant,
+                      const std::shared_ptr<const Sized>& sized);
+    bool reads_in_place(const Captured& graph, std::span<c10::TensorImpl* const> inputs) const;
+    void copy_inputs(const Captured& graph, std::span<c10::TensorImpl* const> inputs) const;
     c10::TensorImpl* graph_input(std::span<c10::TensorImpl* const> inputs, std::size_t i) const;
 
     Graph graph_;
     std::vector<Slot> slots_;                 // by caller's input
     std::vector<std::int32_t> from_caller_;   // by graph input: the caller's position or -1
     std::vector<at::Tensor> captured_;        // by graph input, where no caller gives it
+    std::vector<bool> parameter_;             // by graph input
     std::vector<at::Tensor> input_promises_;  // by graph input
     std::vector<at::Tensor> output_promises_;
     std::vector<OutputRecipe> recipes_;
     std::vector<LoggedCall> log_;
-    std::vector<std::int32_t> written_;  // graph inputs that the program writes
     std::vector<Expr> numbers_;          // the symbols that the caller gives as numbers
     std::vector<Expr> computed_;         // numbers the caller gets
+    c10::Device device_;                 // of every tensor
+    std::vector<std::int32_t> written_;  // graph inputs that the program writes
     std::vector<Expr> symbols_;
     std::vector<Source> sources_;  // by symbol
     bool short_ = false;
@@ -155,6 +186,7 @@ class CompiledFunction {
     std::mutex mutex_;  // of what follows, and of variant_'s replacement
     std::vector<runtime::InputState> last_states_;  // by graph input
     std::vector<int> changes_;                      // by graph input, since the last quiet call
+    GraphCalls graphs_;
 };
 
 }  // namespace ingot::trace

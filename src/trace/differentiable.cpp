@@ -15,6 +15,7 @@
 #include "passes/passes.h"
 #include "trace/dtypes.h"
 #include "trace/extern_host.h"
+#include "trace/torch_compat.h"
 
 namespace ingot::trace {
 namespace {
@@ -297,6 +298,7 @@ void DifferentiableFunction::make_forward(JointRecording& joint, Partition& part
 void DifferentiableFunction::make_backward(JointRecording& joint, Partition& parts,
                                            const runtime::InterruptCheck& interrupted) {
     Recording backward;
+    backward.device = joint.recording.device;
     std::vector<std::int32_t> position(joint.recording.inputs.size(), -1);
     for (std::size_t i = 0; i < parts.saved.size(); ++i)
         if (parts.saved[i].from == SavedValue::From::Input)
@@ -312,7 +314,7 @@ void DifferentiableFunction::make_backward(JointRecording& joint, Partition& par
         empty.dtype = type.dtype;
         empty.sizes = layout.sizes;
         empty.strides = layout.strides;
-        stand_ins.push_back(tensor_over(nullptr, empty));
+        stand_ins.push_back(tensor_over(nullptr, empty, joint.recording.device));
         backward.inputs.push_back({stand_ins.back(), at::Tensor()});
         backward_inputs_.push_back(std::move(layout));
     }
@@ -360,7 +362,7 @@ CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs
         return CallStatus::OtherInputs;
     for (std::size_t i = 0; i < inputs.size(); ++i)
         if (inputs[i]->requires_grad() != (requires_grad_[i] != 0)) return CallStatus::OtherInputs;
-    auto node = c10::make_intrusive<Node>();
+    auto node = make_node<Node>();
     if (random_) node->random = random_state();
     for (c10::TensorImpl* impl : inputs) node->inputs.push_back(borrow(impl));
     for (std::size_t w = 0; w < written_.size(); ++w)

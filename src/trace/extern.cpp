@@ -128,7 +128,7 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
     for (std::size_t i = 0; i < count; ++i) {
         const auto* alias = schema.arguments()[i].alias_info();
         b.add(arguments[i], static_cast<int>(i), alias != nullptr && alias->isWrite());
-        if (arguments[i].isDevice()) device = arguments[i].toDevice();
+        if (arguments[i].isDevice()) device = resolve(arguments[i].toDevice());
     }
     if (!b.operands.empty()) device = b.operands[0].device();
     torch::jit::Stack meta = std::move(b.meta);
@@ -139,8 +139,7 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
 
     std::vector<Type> types;
     auto add_result = [&](const at::Tensor& m, bool is_operand, int index) {
-        Device d{device.is_cuda() ? DeviceKind::Cuda : DeviceKind::Cpu, 0};
-        types.push_back({to_dtype(m.scalar_type()), to_sizes(m.sizes()), d});
+        types.push_back({to_dtype(m.scalar_type()), to_sizes(m.sizes()), Device{}});
         b.callee.results.push_back({is_operand, index});
         b.callee.result_strides.push_back(to_sizes(m.strides()));
     };

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "trace/dtypes.h"
+#include "trace/gpu.h"
 #include "trace/replay.h"
 #include "trace/vendor.h"
 
@@ -37,17 +38,19 @@ Attrs with_numbers(const Attrs& symbolic, const SymbolValues& value) {
 /// What all extern calls do: tensors over the buffers, results into their places.
 class TorchCall : public runtime::ExternCall {
   public:
-    TorchCall(std::span<const Layout> inputs, std::span<const Layout> outputs)
-        : inputs_(inputs.begin(), inputs.end()), outputs_(outputs.begin(), outputs.end()) {}
+    TorchCall(std::span<const Layout> inputs, std::span<const Layout> outputs, c10::Device device)
+        : inputs_(inputs.begin(), inputs.end()),
+          outputs_(outputs.begin(), outputs.end()),
+          device_(device) {}
 
     void run(std::span<void* const> inputs, std::span<void*> outputs,
              std::span<std::shared_ptr<void>> owners) const override {
         std::vector<at::Tensor> in, out(outputs.size());
         in.reserve(inputs.size());
         for (std::size_t i = 0; i < inputs.size(); ++i)
-            in.push_back(tensor_over(inputs[i], inputs_[i]));
+            in.push_back(tensor_over(inputs[i], inputs_[i], device_));
         for (std::size_t i = 0; i < outputs.size(); ++i)
-            if (outputs[i] != nullptr) out[i] = tensor_over(outputs[i], outputs_[i]);
+            if (outputs[i] != nullptr) out[i] = tensor_over(outputs[i], outputs_[i], device_);
         std::vector<at::Tensor> results = call(in, out);
         check(results.size() == outputs.size(), "an extern call gave another number of results");
         for (std::size_t i = 0; i < outputs.size(); ++i)
@@ -74,7 +77,7 @@ class TorchCall : public runtime::ExternCall {
         bool own = has_layout(result, layout) && !result.is_conj() && !result.is_neg();
         for (const at::Tensor& t : in) own = own && !same_storage(t, result);
         if (!own) {
-            at::Tensor copy = empty_tensor(layout);
+            at::Tensor copy = empty_tensor(layout, device_);
             copy.copy_(result);
             result = std::move(copy);
         }
@@ -83,12 +86,14 @@ class TorchCall : public runtime::ExternCall {
     }
 
     std::vector<Layout> inputs_, outputs_;
+    c10::Device device_;
 };
 
 class VendorCall final : public TorchCall {
   public:
-    VendorCall(VendorFunction f, std::span<const Layout> inputs, std::span<const Layout> outputs)
-        : TorchCall(inputs, outputs), function_(std::move(f)) {}
+    VendorCall(VendorFunction f, std::span<const Layout> inputs, std::span<const Layout> outputs,
+               c10::Device device)
+        : TorchCall(inputs, outputs, device), function_(std::move(f)) {}
 
   private:
     std::vector<at::Tensor> call(std::span<const at::Tensor> in,
@@ -103,8 +108,8 @@ class RecordedCall final : public TorchCall {
   public:
     RecordedCall(std::shared_ptr<const std::vector<ExternCallee>> table, std::size_t index,
                  const SymbolValues& value, std::span<const Layout> inputs,
-                 std::span<const Layout> outputs)
-        : TorchCall(inputs, outputs), table_(std::move(table)), callee_(table_->at(index)) {
+                 std::span<const Layout> outputs, c10::Device device)
+        : TorchCall(inputs, outputs, device), table_(std::move(table)), callee_(table_->at(index)) {
         for (const c10::IValue& v : callee_.arguments)
             arguments_.push_back(trace::with_numbers(v, value));
         for (const Sizes& strides : callee_.operand_strides) {
@@ -183,33 +188,39 @@ class RecordedCall final : public TorchCall {
 
 }  // namespace
 
+TorchExterns::TorchExterns(std::vector<ExternCallee> table, c10::Device device)
+    : table_(std::make_shared<const std::vector<ExternCallee>>(std::move(table))),
+      device_(device),
+      gpu_(device.is_cuda() ? std::make_shared<TorchGpu>(device) : nullptr) {}
+
 std::unique_ptr<runtime::ExternCall> TorchExterns::prepare(const ExternStep& step,
                                                            std::span<const Layout> inputs,
                                                            std::span<const Layout> outputs) const {
     if (step.index >= 0)
         return std::make_unique<RecordedCall>(table_, static_cast<std::size_t>(step.index), value_,
-                                              inputs, outputs);
+                                              inputs, outputs, device_);
     if (!step.callee.empty())
         throw NotSupported("an extern call of '" + step.callee + "' that was not recorded");
     return std::make_unique<VendorCall>(
-        vendor_function(step.prim, with_numbers(step.attrs, value_)), inputs, outputs);
+        vendor_function(step.prim, with_numbers(step.attrs, value_), device_), inputs, outputs,
+        device_);
 }
 
-at::Tensor tensor_over(void* data, const Layout& layout) {
-    const c10::Device device(c10::kCPU);
+at::Tensor tensor_over(void* data, const Layout& layout, c10::Device device) {
     auto storage = c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), static_cast<std::size_t>(layout.bytes),
         c10::DataPtr(data, device), nullptr, false);
     at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU),
+        c10::Storage(std::move(storage)), c10::DispatchKeySet(key_of(device)),
         c10::scalarTypeToTypeMeta(to_scalar_type(layout.dtype)));
     t.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
     return t;
 }
 
-at::Tensor empty_tensor(const Layout& layout) {
-    return at::empty_strided(layout.sizes, layout.strides,
-                             at::TensorOptions().dtype(to_scalar_type(layout.dtype)));
+at::Tensor empty_tensor(const Layout& layout, c10::Device device) {
+    return at::empty_strided(
+        layout.sizes, layout.strides,
+        at::TensorOptions().dtype(to_scalar_type(layout.dtype)).device(device));
 }
 
 bool has_layout(const at::Tensor& tensor, const Layout& layout) {

@@ -18,8 +18,7 @@ namespace ingot::trace {
 /// The table must be the recording's the plan was made from.
 class TorchExterns final : public runtime::ExternHost {
   public:
-    explicit TorchExterns(std::vector<ExternCallee> table)
-        : table_(std::make_shared<const std::vector<ExternCallee>>(std::move(table))) {}
+    TorchExterns(std::vector<ExternCallee> table, c10::Device device);
     /// The same for one set of sizes: `value` gives the symbols their numbers while it is used.
     TorchExterns at(std::function<std::int64_t(Expr symbol)> value) const {
         TorchExterns sized = *this;
@@ -29,10 +28,13 @@ class TorchExterns final : public runtime::ExternHost {
     std::unique_ptr<runtime::ExternCall> prepare(
         const ExternStep& step, std::span<const runtime::Layout> inputs,
         std::span<const runtime::Layout> outputs) const override;
+    const runtime::DeviceHost* device() const override { return gpu_.get(); }
 
   private:
     std::shared_ptr<const std::vector<ExternCallee>> table_;
     std::function<std::int64_t(Expr)> value_;
+    c10::Device device_;
+    std::shared_ptr<const runtime::DeviceHost> gpu_;  // outlives the programs that use it
 };
 
 /// PyTorch's own thread pool.
@@ -43,9 +45,9 @@ class TorchThreads final : public runtime::Threads {
 };
 
 /// A tensor over memory that somebody else owns.
-at::Tensor tensor_over(void* data, const runtime::Layout& layout);
+at::Tensor tensor_over(void* data, const runtime::Layout& layout, c10::Device device);
 /// A fresh tensor of this layout with contents of any value.
-at::Tensor empty_tensor(const runtime::Layout& layout);
+at::Tensor empty_tensor(const runtime::Layout& layout, c10::Device device);
 /// Whether the tensor's elements lie as the layout says.
 bool has_layout(const at::Tensor& tensor, const runtime::Layout& layout);
 

@@ -52,6 +52,10 @@ std::vector<OutputRecipe> RecorderState::describe_outputs(std::span<const at::Te
         }
         ++groups[promise(tensors[i]).cell().get()].members;
     }
+    const c10::Device where = device.value_or(c10::kCPU);
+    for (const at::Tensor& t : tensors)
+        if (t.defined() && t.device() != where)
+            throw NotSupported("an output on another device than the inputs");
     auto describe = [&](OutputRecipe& r, OutputRecipe::Kind kind, std::int32_t index,
                         const Promise& p) {
         if (p.cell()->dtype != c10::typeMetaToScalarType(p.dtype()))
@@ -118,11 +122,15 @@ Recording RecorderState::finish(std::span<const at::Tensor> outputs,
 Recording RecorderState::package(std::vector<OutputRecipe> recipes,
                                  std::span<const c10::SymInt> computed) {
     for (const SizeGuard& guard : symbols->guards()) graph.add_guard(guard);
-    return Recording{
-        std::move(graph),   std::move(inputs),
-        std::move(recipes), std::move(externs),
-        std::move(log),     uses_random,
-        std::move(numbers), unwrap(c10::SymIntArrayRef(computed.data(), computed.size()))};
+    return Recording{std::move(graph),
+                     std::move(inputs),
+                     std::move(recipes),
+                     std::move(externs),
+                     std::move(log),
+                     device.value_or(c10::kCPU),
+                     uses_random,
+                     std::move(numbers),
+                     unwrap(c10::SymIntArrayRef(computed.data(), computed.size()))};
 }
 
 }  // namespace ingot::trace

@@ -4,6 +4,7 @@
 // inverses from the innermost step outwards and stores the new base. Reads are cached per
 // generation, so that a view that is used often costs one node.
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <numeric>
 
@@ -171,12 +172,6 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
     return a0 < b1 && b0 < a1;
 }
 
-Device to_device(c10::Device device) {
-    if (device.is_cpu()) return {DeviceKind::Cpu, 0};
-    if (device.is_cuda()) return {DeviceKind::Cuda, static_cast<std::int8_t>(device.index())};
-    throw NotSupported("device " + device.str());
-}
-
 void require_plain(const at::Tensor& real) {
     if (real.layout() != c10::kStrided) throw NotSupported("a tensor that is not strided");
     if (real.is_quantized()) throw NotSupported("a quantised tensor");
@@ -228,13 +223,38 @@ Sizes declared_strides(SymbolicSizes& symbols, const at::Tensor& real, const Siz
     return strides;
 }
 
+/// Where PyTorch has no CUDA, its frames' changes of the current device must go somewhere.
+void gpu_without_cuda() {
+    auto& guard = c10::impl::device_guard_impl_registry[static_cast<std::size_t>(c10::kCUDA)];
+    static const c10::impl::NoOpDeviceGuardImpl<c10::kCUDA> nothing;
+    if (guard.load() == nullptr) guard.store(&nothing);
+}
+
 }  // namespace
 
+c10::Device RecorderState::resolve(c10::Device wanted) {
+    if (wanted.is_cpu()) return wanted;  // numbers; an output there is refused in the end
+    if (!wanted.is_cuda()) throw NotSupported("device " + wanted.str());
+    if (!device) {
+        if (!wanted.has_index()) throw NotSupported("a GPU without an index and without inputs");
+        device = wanted;
+    }
+    if (!device->is_cuda() || (wanted.has_index() && wanted != *device))
+        throw NotSupported("tensors on several devices");
+    return *device;
+}
+
 at::Tensor RecorderState::add_input(const at::Tensor& real, bool frozen, std::string name,
-                                    bool captured, std::span<const SymbolicSize> dims) {
+                                    bool captured, std::span<const SymbolicSize> dims,
+                                    std::optional<c10::Device> as) {
     if (auto it = captured_.find(real.unsafeGetTensorImpl()); it != captured_.end())
         return it->second;
     require_plain(real);
+    const c10::Device where = as.value_or(real.device());
+    if (!where.is_cpu() && !where.is_cuda()) throw NotSupported("device " + where.str());
+    if (!device) device = where;
+    if (as) gpu_without_cuda();
+    if (where != *device) throw NotSupported("inputs on several devices");
     auto cell = std::make_shared<Cell>();
     cell->owner = this;
     cell->dtype = real.scalar_type();
@@ -246,9 +266,10 @@ at::Tensor RecorderState::add_input(const at::Tensor& real, bool frozen, std::st
     cell->input = static_cast<std::int32_t>(inputs.size());
     for (std::size_t i = 0; i < kept_.size(); ++i)
         if (overlap(kept_[i], real)) cell->shares_memory = input_cells_[i]->shares_memory = true;
-    Type type{to_dtype(cell->dtype), sizes, to_device(real.device())};
+    // The graph says nothing of devices: all of it is computed on one.
+    Type type{to_dtype(cell->dtype), sizes, Device{}};
     cell->value = graph.add_input(std::move(type), std::move(name), strides, frozen);
-    auto impl = c10::make_intrusive<Promise>(cell, nullptr, cell->dtype, real.device(), cell->sizes,
+    auto impl = c10::make_intrusive<Promise>(cell, nullptr, cell->dtype, where, cell->sizes,
                                              cell->strides, cell->offset);
     at::Tensor promise(std::move(impl));
     inputs.push_back({promise, captured ? real : at::Tensor()});
@@ -268,7 +289,8 @@ Promise& RecorderState::promise(const at::Tensor& tensor) {
         throw InternalError("a wrapped number used as a tensor");
     if (refuses_gradients && tensor.requires_grad() && at::GradMode::is_enabled())
         throw NotSupported("a tensor that needs a gradient");
-    at::Tensor p = add_input(tensor, true, "captured" + std::to_string(inputs.size()), true);
+    at::Tensor p =
+        add_input(tensor, true, "captured" + std::to_string(inputs.size()), true, {}, {});
     return *as_promise(p.unsafeGetTensorImpl());
 }
 

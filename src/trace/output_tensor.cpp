@@ -7,6 +7,7 @@
 
 #include "runtime/memory.h"
 #include "trace/dtypes.h"
+#include "trace/gpu.h"
 
 namespace ingot::trace {
 namespace {
@@ -32,18 +33,30 @@ c10::DataPtr allocate(std::size_t bytes) {
     return {runtime::BlockPool::data(lent), lent, &release, c10::Device(c10::kCPU)};
 }
 
-}  // namespace
-
-at::Tensor make_output(const runtime::Layout& layout) {
-    const auto bytes = static_cast<std::size_t>(layout.bytes);
-    // Resizable as any tensor: growing takes memory from PyTorch's allocator.
-    auto storage = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), bytes, allocate(bytes), c10::GetCPUAllocator(), true);
+at::Tensor over(c10::intrusive_ptr<c10::StorageImpl> storage, const runtime::Layout& layout,
+                c10::DispatchKey key) {
     at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU),
+        c10::Storage(std::move(storage)), c10::DispatchKeySet(key),
         c10::scalarTypeToTypeMeta(to_scalar_type(layout.dtype)));
     t.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
     return t;
+}
+
+}  // namespace
+
+at::Tensor make_output(const runtime::Layout& layout, c10::Device device) {
+    const auto bytes = static_cast<std::size_t>(layout.bytes);
+    if (!device.is_cpu()) {
+        c10::Allocator* allocator = c10::GetAllocator(device.type());
+        return over(
+            c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                  allocator->allocate(bytes), allocator, true),
+            layout, key_of(device));
+    }
+    // Resizable as any tensor: growing takes memory from PyTorch's allocator.
+    auto storage = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), bytes, allocate(bytes), c10::GetCPUAllocator(), true);
+    return over(std::move(storage), layout, c10::DispatchKey::CPU);
 }
 
 void trim_output_pool() { pool().trim(); }

@@ -188,21 +188,24 @@ Recorder::Recorder() : state_(std::make_unique<RecorderState>()) {
 }
 Recorder::~Recorder() { state_->symbols->set_origin(nullptr); }
 
-at::Tensor Recorder::add_input(const at::Tensor& real, bool frozen, std::string name) {
-    return state_->add_input(real, frozen, std::move(name), false);
-}
 at::Tensor Recorder::add_input(const at::Tensor& real, bool frozen, std::string name,
-                               std::span<const SymbolicSize> sizes) {
-    return state_->add_input(real, frozen, std::move(name), false, sizes);
+                               std::span<const SymbolicSize> sizes, std::optional<c10::Device> as) {
+    return state_->add_input(real, frozen, std::move(name), false, sizes, as);
+}
+Recorder::Scope::Scope(Recorder& recorder) {
+    push_mode(*recorder.state_);
+    if (recorder.state_->symbols->any()) composites_ = std::make_unique<SymbolicComposites>();
+    // Without gradients autograd would only take composite operators apart, attention above all.
+    const auto& device = recorder.state_->device;
+    if (device && device->is_cuda() && !c10::GradMode::is_enabled()) below_autograd_.emplace();
+}
+at::Tensor Recorder::add_input(const at::Tensor& real, bool frozen, std::string name) {
+    return state_->add_input(real, frozen, std::move(name), false, {}, {});
 }
 c10::SymInt Recorder::add_number(std::int64_t example, const SymbolicSize& symbol) {
     const Expr e = state_->symbols->symbol(symbol.name, example, symbol.range);
     state_->numbers.push_back(e);
     return state_->symbols->wrap(e);
-}
-Recorder::Scope::Scope(Recorder& recorder) {
-    push_mode(*recorder.state_);
-    if (recorder.state_->symbols->any()) composites_ = std::make_unique<SymbolicComposites>();
 }
 Recorder::Scope::~Scope() { pop_mode(); }
 void Recorder::set_number_reader(NumberReader read) { state_->read_number = std::move(read); }

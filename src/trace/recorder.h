@@ -12,6 +12,7 @@
 // A program that cannot be recorded raises NotSupported through PyTorch's frames. Python's argument
 // parser turns that into a RuntimeError, so the recorder also keeps it: see failure().
 #pragma once
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -98,9 +99,10 @@ struct Recording {
     std::vector<OutputRecipe> outputs;  // by output given to finish(), in order
     std::vector<ExternCallee> externs;
     std::vector<LoggedCall> log;
-    bool uses_random = false;    // some extern call draws from a generator
-    std::vector<Expr> numbers;   // the symbols of add_number, in order
-    std::vector<Expr> computed;  // the integers given to finish(), in order
+    c10::Device device{c10::kCPU};  // of all inputs and outputs
+    bool uses_random = false;       // some extern call draws from a generator
+    std::vector<Expr> numbers;      // the symbols of add_number, in order
+    std::vector<Expr> computed;     // the integers given to finish(), in order
 };
 
 class RecorderState;       // recorder_state.h: what lowerings see
@@ -124,9 +126,11 @@ class Recorder {
     /// The same with symbolic sizes: `sizes[d]` names the symbol of dim d or leaves it fixed. The
     /// recording holds for all sizes within the ranges for which Recording::graph's guards hold; it
     /// is the caller's choice which sizes to make symbolic. A size that PyTorch or a lowering needs
-    /// as a number is specialised by a guard.
+    /// as a number is specialised by a guard. `as`: recorded as if it lay on that device (to see a
+    /// GPU's program without a GPU).
     at::Tensor add_input(const at::Tensor& real, bool frozen, std::string name,
-                         std::span<const SymbolicSize> sizes);
+                         std::span<const SymbolicSize> sizes,
+                         std::optional<c10::Device> as = std::nullopt);
     /// A number the program is given beside its tensors (an int argument, the size of something),
     /// as a symbolic integer. Numbered in the order of these calls.
     c10::SymInt add_number(std::int64_t example, const SymbolicSize& symbol);
@@ -143,6 +147,7 @@ class Recorder {
 
       private:
         std::unique_ptr<SymbolicComposites> composites_;
+        std::optional<at::AutoDispatchBelowADInplaceOrView> below_autograd_;
     };
 
     /// Python's argument parser stands a meaningless number in for a symbolic one where an operator

@@ -30,14 +30,20 @@ class RecorderState {
     std::vector<Expr> numbers;  // the symbols of add_number, in order
     Recorder::NumberReader read_number;
     std::string origin;  // of the operator in progress
+    /// Where everything of the recording is computed: the inputs' device.
+    std::optional<c10::Device> device;
+    /// The device meant by `wanted` (whose index may be missing). Throws NotSupported for a second
+    /// GPU, or for a GPU beside inputs on the processor.
+    c10::Device resolve(c10::Device wanted);
 
     /// One operator from the dispatcher: replaces its arguments on the stack by its results.
     void dispatch(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
     // ---- tensors (functional.cpp) ----
     /// A promise for a real tensor, as a new graph input.
+    /// `as`: recorded as if it lay on that device.
     at::Tensor add_input(const at::Tensor& real, bool frozen, std::string name, bool captured,
-                         std::span<const SymbolicSize> sizes = {});
+                         std::span<const SymbolicSize> sizes, std::optional<c10::Device> as);
     /// The promise of `tensor`; a real tensor becomes a captured input.
     Promise& promise(const at::Tensor& tensor);
     /// The tensor's contents now.

@@ -46,6 +46,13 @@ Tensors matmul(In in, Out out) {
     return {at::matmul_out(result, a, b)};
 }
 
+Tensors matmul_bias(In in, Out out, bool relu) {
+    const at::Tensor &a = in[0], &b = in[1], &bias = in[2];
+    at::Tensor result = out[0].defined() ? out[0] : at::empty({a.size(0), b.size(1)}, a.options());
+    if (relu) return {at::_addmm_activation_out(result, bias, a, b, 1, 1, false)};
+    return {at::addmm_out(result, bias, a, b)};
+}
+
 struct ConvArguments {
     Ints stride, padding, dilation, output_padding;
     bool transposed;
@@ -79,9 +86,37 @@ std::optional<at::Tensor> additive_mask(In in, std::size_t position) {
         .masked_fill_(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
-VendorFunction attention(const Attrs& a) {
+/// On GPUs: the flash kernel called directly where it serves, else whatever SDPA chooses.
+VendorFunction gpu_attention(double scale, bool causal, bool logsumexp) {
+    if (logsumexp) throw NotSupported("attention's logsumexp on a GPU");
+    return [=](In in, Out) -> Tensors {
+        const at::Tensor &q = in[0], &k = in[1], &v = in[2];
+        const bool shared_heads = q.size(1) != k.size(1);
+        const auto type = q.scalar_type();
+        const bool rows = q.stride(3) == 1 && k.stride(3) == 1 && v.stride(3) == 1;
+        if (in.size() == 3 && rows && (type == at::kBFloat16 || type == at::kHalf) &&
+            q.size(3) % 8 == 0 && q.size(3) <= 256)
+            return {std::get<0>(
+                at::_scaled_dot_product_flash_attention(q, k, v, 0.0, causal, false, scale))};
+        std::optional<at::Tensor> mask;
+        if (in.size() > 3) mask = in[3];
+        if (mask && causal) {
+            const at::Tensor below =
+                at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool)).tril();
+            mask = mask->scalar_type() == at::kBool
+                       ? mask->logical_and(below)
+                       : mask->masked_fill(below.logical_not(),
+                                           -std::numeric_limits<double>::infinity());
+        }
+        return {at::scaled_dot_product_attention(q, k, v, mask, 0.0, causal && !mask, scale,
+                                                 shared_heads)};
+    };
+}
+
+VendorFunction attention(const Attrs& a, c10::Device device) {
     const double scale = a.get<double>("scale");
     const bool causal = a.get<bool>("causal");
+    if (device.is_cuda()) return gpu_attention(scale, causal, a.get<bool>("logsumexp"));
     if (a.get<bool>("logsumexp"))
         return [=](In in, Out) -> Tensors {
             auto [out, sum] = at::_scaled_dot_product_flash_attention_for_cpu(
@@ -106,10 +141,14 @@ VendorFunction attention(const Attrs& a) {
     };
 }
 
-VendorFunction contraction(Prim prim, const Attrs& a) {
+VendorFunction contraction(Prim prim, const Attrs& a, c10::Device device) {
     switch (prim) {
         case Prim::Matmul:
             return matmul;
+        case Prim::MatmulBias:
+            return [relu = a.get<std::string>("activation") == "relu"](In in, Out out) {
+                return matmul_bias(in, out, relu);
+            };
         case Prim::Conv:
             return plain([c = ConvArguments(a)](In in) { return c.forward(in[0], in[1]); });
         case Prim::ConvGradInput:
@@ -121,7 +160,7 @@ VendorFunction contraction(Prim prim, const Attrs& a) {
                 return c.backward(in[0], in[1], at::empty({1}, in[0].options()).expand(s), false);
             });
         case Prim::Attention:
-            return attention(a);
+            return attention(a, device);
         case Prim::AttentionGrad:
             return [scale = a.get<double>("scale"), causal = a.get<bool>("causal")](
                        In in, Out) -> Tensors {
@@ -255,8 +294,8 @@ VendorFunction scan(Prim prim, const Attrs& a) {
     }
 }
 
-VendorFunction random(Prim prim, const Attrs& a) {
-    const auto options = a.has("dtype") ? options_attr(a) : at::TensorOptions();
+VendorFunction random(Prim prim, const Attrs& a, c10::Device device) {
+    const auto options = (a.has("dtype") ? options_attr(a) : at::TensorOptions()).device(device);
     const Ints sizes = a.has("sizes") ? sizes_attr(a, "sizes") : Ints{};
     const auto filled = [=](auto fill) {
         return plain([=](In) { return fill(at::empty(sizes, options)); });
@@ -326,11 +365,11 @@ VendorFunction linalg(Prim prim, const Attrs& a) {
 
 VendorFunction stencil_function(Prim prim, const Attrs& attrs);  // vendor_stencil.cpp
 
-VendorFunction vendor_function(Prim prim, const Attrs& attrs) {
+VendorFunction vendor_function(Prim prim, const Attrs& attrs, c10::Device device) {
     VendorFunction f;
     switch (kind(prim)) {
         case PrimKind::Contraction:
-            f = contraction(prim, attrs);
+            f = contraction(prim, attrs, device);
             break;
         case PrimKind::Indexing:
             f = indexing(prim, attrs);
@@ -342,7 +381,7 @@ VendorFunction vendor_function(Prim prim, const Attrs& attrs) {
             f = scan(prim, attrs);
             break;
         case PrimKind::Random:
-            f = random(prim, attrs);
+            f = random(prim, attrs, device);
             break;
         case PrimKind::Linalg:
             f = linalg(prim, attrs);

@@ -19,6 +19,6 @@ using VendorFunction = std::function<std::vector<at::Tensor>(std::span<const at:
                                                              std::span<const at::Tensor> outs)>;
 
 /// Throws NotSupported, naming the prim, if ATen has no form for it.
-VendorFunction vendor_function(Prim prim, const Attrs& attrs);
+VendorFunction vendor_function(Prim prim, const Attrs& attrs, c10::Device device = c10::kCPU);
 
 }  // namespace ingot::trace

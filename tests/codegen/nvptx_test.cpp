@@ -67,7 +67,7 @@ TEST(Nvptx, SoftmaxIsOneKernelWithABlockPerRow) {
     ASSERT_EQ(plan.kernels.size(), 1u);
     Ptx ptx = ptx_of(plan.kernels[0]);
     ASSERT_EQ(ptx.launches.size(), 1u);
-    EXPECT_TRUE(ptx.launches[0].block_per_point);
+    EXPECT_TRUE(ptx.launches[0].block_per_point());
     EXPECT_TRUE(ptx.launches[0].points.is(512));
     EXPECT_NE(ptx.text.find("shfl.sync.bfly"), std::string::npos);
     EXPECT_NE(ptx.text.find("bar.sync"), std::string::npos);

@@ -100,7 +100,7 @@ class CaseWriter {
 
     std::string kernel(const Kernel& k, const KernelStep& step, const std::string& id) {
         codegen::IrModule module = jit_.make_module(id);
-        std::vector<codegen::GpuLaunch> launches =
+        std::vector<GpuLaunch> launches =
             codegen::emit_nvptx(*module.module, k, jit_.target(), "kernel");
         std::ofstream(folder_ / (id + ".ptx")) << jit_.assembly(std::move(module));
         bool triton = true;

@@ -52,5 +52,5 @@ def test_modes_are_torch_compiles():
     modes = list_mode_options()
     names = {"default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"}
     assert set(modes) == names
-    assert list_mode_options("max-autotune") == {"max_autotune": True}
+    assert list_mode_options("max-autotune") == {"max_autotune": True, "cudagraphs": True}
     assert all(key in list_options() for values in modes.values() for key in values)

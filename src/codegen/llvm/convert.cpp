@@ -27,9 +27,11 @@ struct Shape {
           f16(shaped(context.b.getHalfTy(), like)),
           i32(shaped(context.b.getInt32Ty(), like)),
           i16(shaped(context.b.getInt16Ty(), like)),
-          i8(shaped(context.b.getInt8Ty(), like)) {}
+          i8(shaped(context.b.getInt8Ty(), like)),
+          bf16(context.target.is_gpu() ? shaped(context.b.getBFloatTy(), like) : nullptr) {}
     llvm::IRBuilder<>& b;
     llvm::Type *f32, *f16, *i32, *i16, *i8;
+    llvm::Type* bf16;  // where the processor rounds to it: GPUs do
 
     Value i(std::int64_t value) const {
         return llvm::ConstantInt::get(i32, static_cast<std::uint64_t>(value), true);
@@ -41,6 +43,10 @@ struct Shape {
 
 /// The f32 bits of x rounded to bf16: the upper 16 count, the lower 16 are not cleared.
 Value bf16_upper_bits(Shape& s, Value x) {
+    if (s.bf16 != nullptr) {
+        Value low = s.b.CreateBitCast(s.b.CreateFPTrunc(x, s.bf16), s.i16);
+        return s.b.CreateShl(s.b.CreateZExt(low, s.i32), s.i(16));
+    }
     Value bits = s.bits(x);
     Value odd = s.b.CreateAnd(s.b.CreateLShr(bits, s.i(16)), s.i(1));
     Value rounded = s.b.CreateAdd(bits, s.b.CreateAdd(odd, s.i(0x7fff)));

@@ -59,6 +59,7 @@ Address BodyEmitter::interleaved(Address a) {
 Address BodyEmitter::address(const BufferRef& buffer, Expr offset, bool& varying) {
     Address a;
     const auto stride = index_.lane_stride(offset);
+    if (buffer.alignment != 0) a.alignment = index_.alignment(offset);
     if (stride && stride->is_constant()) {
         a.base = index_.scalar(offset);
         a.stride = stride->constant();

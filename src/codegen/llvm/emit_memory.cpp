@@ -129,6 +129,14 @@ class Access {
         }
         return m;
     }
+    /// Of neighbouring lanes: GPUs load them at once only where they know that they may.
+    llvm::Align vector_alignment() const {
+        const llvm::Align own = alignment_of(buffer_.dtype);
+        if (buffer_.alignment == 0 || at_.stride != 1) return own;
+        const auto offset = static_cast<std::uint64_t>(at_.alignment) * own.value() * parts_;
+        const std::uint64_t all = std::gcd(buffer_.alignment, offset);
+        return std::max(own, llvm::Align(all & (~all + 1)));
+    }
     std::int64_t first_element() const {
         return at_.stride == -1 ? 1 - static_cast<std::int64_t>(lanes_) : 0;
     }
@@ -136,7 +144,7 @@ class Access {
     Lanes load_contiguous() {
         llvm::Type* type = llvm::FixedVectorType::get(element_, lanes_ * parts_);
         IrValue p = pointer(first_element());
-        const llvm::Align align = alignment_of(buffer_.dtype);
+        const llvm::Align align = vector_alignment();
         IrValue raw = mask_ ? b.CreateMaskedLoad(type, p, align, memory_mask(),
                                                  llvm::Constant::getNullValue(type))
                             : static_cast<IrValue>(b.CreateAlignedLoad(type, p, align));
@@ -211,7 +219,7 @@ class Access {
             raw = b.CreateShuffleVector(value.re, value.im, pairs);
         }
         IrValue p = pointer(first_element());
-        const llvm::Align align = alignment_of(buffer_.dtype);
+        const llvm::Align align = vector_alignment();
         if (mask_) {
             b.CreateMaskedStore(raw, p, align, memory_mask());
             return;

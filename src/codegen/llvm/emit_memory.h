@@ -16,6 +16,8 @@ struct BufferRef {
     /// Set: whole vectors may be stored past the caches where this (i1: the pointer is a multiple
     /// of 64) holds.
     IrValue streamable = nullptr;
+    /// Bytes that are known to divide the pointer; 0: only what the type needs.
+    std::uint64_t alignment = 0;
 };
 
 /// Where the lanes of an access lie, in elements from the buffer's start.
@@ -23,6 +25,7 @@ struct Address {
     IrValue base = nullptr;              // i64, of lane 0
     std::optional<std::int64_t> stride;  // from lane to lane; nothing: `offsets` says
     IrValue offsets = nullptr;           // vector of integers, added to base
+    std::int64_t alignment = 1;          // elements that are known to divide base; 0: base is 0
 };
 
 /// `lanes` elements (a scalar for 0 stride or 1 lane). `mask`: null, i1 or a vector of it; where it

@@ -13,24 +13,11 @@
 #include <string_view>
 #include <vector>
 
+#include "codegen/compiled.h"
 #include "codegen/llvm/target.h"
 #include "schedule/nest.h"
 
 namespace ingot::codegen {
-
-/// One grid. Parameters of the function: the kernel's Argument buffers, then Kernel::sizes as i64,
-/// then a pointer to the error flag (an int64 in device memory).
-struct GpuLaunch {
-    std::string symbol;
-    Expr points;                   // outer points, over Kernel::sizes
-    bool block_per_point = false;  // else a thread each
-    unsigned threads = 256;        // of a block
-    Expr shared_bytes = 0;         // dynamic shared memory of a block
-    /// Blocks to launch; the code strides over the rest of the points.
-    Expr blocks() const {
-        return block_per_point ? points : ceil_div(points, static_cast<int>(threads));
-    }
-};
 
 /// Emits one function for each nest of `kernel` into `module` (whose target is NVPTX). Throws
 /// NotSupported for what has no code on a GPU: library functions, Scratch buffers beyond shared

@@ -2,6 +2,7 @@
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <c10/core/GradMode.h>
 
+#include <limits>
 #include <numeric>
 
 #include "trace/lower/conv.h"
@@ -162,14 +163,98 @@ void lower_flash_attention(Call& call) {
     if (q.scalar_type() == c10::kDouble) lse = e.convert(lse, DType::F64);
     call.give(lse, {s[1] * s[2], 1, s[1]}, q.device());
 }
-/// The kernel PyTorch would choose: its own function asks for metadata only.
+/// The prim of an attention operator whose mask argument has the name `mask_name`.
+ValueId gpu_attention(Call& call, const char* mask_name) {
+    at::Tensor q = call.tensor("query"), k = call.tensor("key"), v = call.tensor("value");
+    // A backward reads what the operator gives beside its result: it stays a call then.
+    if (c10::GradMode::is_enabled() &&
+        (q.requires_grad() || k.requires_grad() || v.requires_grad()))
+        throw NotSupported("attention with gradients on a GPU");
+    at::Tensor mask = call.find(mask_name) ? call.tensor_or_none(mask_name) : at::Tensor();
+    if (call.real_or("dropout_p", 0) != 0) throw NotSupported("attention with dropout");
+    Emitter& e = call.emit();
+    double scale = call.real_or("scale", 1 / std::sqrt(static_cast<double>(q.size(3))));
+    std::vector<ValueId> operands{call.read(q), call.read(k), call.read(v)};
+    if (mask.defined()) {
+        SymInts sizes = mask.sym_sizes().vec();
+        sizes.insert(sizes.begin(), 4 - sizes.size(), 1);
+        ValueId m = e.reshape(call.read(mask), sizes);
+        if (e.dtype(m) == DType::Bool && q.is_cuda()) {
+            // What the vendor would make of it at every call: numbers that are added.
+            const DType t = to_dtype(q.scalar_type());
+            const double never = -std::numeric_limits<double>::infinity();
+            m = e.op(Prim::Select, {m, e.full(t, sizes, cast_scalar(0, t)),
+                                    e.full(t, sizes, cast_scalar(never, t))});
+        }
+        if (e.dtype(m) != DType::Bool) m = e.convert(m, to_dtype(q.scalar_type()));
+        operands.push_back(m);
+    }
+    Attrs attrs{{"scale", scale}, {"causal", call.flag("is_causal")}, {"logsumexp", false}};
+    ValueId out = e.op(Prim::Attention, operands, attrs);
+    if (e.sizes(out) != q.sym_sizes().vec())
+        throw NotSupported("attention with values of another width");
+    call.give(out, preserved_strides(layout_of(q)), q.device());
+    return out;
+}
+/// The operators that SDPA calls on GPUs. What only a backward pass reads is empty.
+void give_empty(Call& call, DType type, const at::Tensor& like) {
+    call.give(call.emit().full(type, {0}, cast_scalar(0, type)), {1}, like.device());
+}
+void lower_gpu_flash_attention(Call& call) {
+    at::Tensor q = call.tensor("query"), k = call.tensor("key");
+    if (call.flag("return_debug_mask")) throw NotSupported("attention with a debug mask");
+    gpu_attention(call, "attn_mask");
+    give_empty(call, DType::F32, q);                              // logsumexp
+    call.give(at::Tensor());                                      // cum_seq_q
+    call.give(at::Tensor());                                      // cum_seq_k
+    call.give_value(q.size(2));                                   // max_q
+    call.give_value(k.size(2));                                   // max_k
+    for (int i = 0; i < 2; ++i) give_empty(call, DType::I64, q);  // rng_state, unused
+    give_empty(call, to_dtype(q.scalar_type()), q);               // debug_attn_mask
+}
+void lower_cudnn_attention(Call& call) {
+    at::Tensor q = call.tensor("query"), k = call.tensor("key");
+    if (call.flag("compute_log_sumexp") || call.flag("return_debug_mask"))
+        throw NotSupported("attention with a logsumexp");
+    gpu_attention(call, "attn_bias");
+    give_empty(call, DType::F32, q);                              // logsumexp
+    call.give(at::Tensor());                                      // cum_seq_q
+    call.give(at::Tensor());                                      // cum_seq_k
+    call.give_value(q.size(2));                                   // max_q
+    call.give_value(k.size(2));                                   // max_k
+    for (int i = 0; i < 2; ++i) give_empty(call, DType::I64, q);  // philox seed and offset
+    give_empty(call, to_dtype(q.scalar_type()), q);               // debug_attn_mask
+}
+void lower_efficient_attention(Call& call) {
+    at::Tensor q = call.tensor("query");
+    if (call.flag("compute_log_sumexp")) throw NotSupported("attention with a logsumexp");
+    gpu_attention(call, "attn_bias");
+    give_empty(call, DType::F32, q);
+    for (int i = 0; i < 2; ++i) give_empty(call, DType::I64, q);  // philox seed and offset
+}
+/// SDPA itself, which reaches the recorder where autograd is left out (on GPUs). Anything but four
+/// dims is decomposed.
+void lower_sdpa(Call& call) {
+    at::Tensor q = call.tensor("query"), k = call.tensor("key"), v = call.tensor("value");
+    if (!q.is_cuda() || q.dim() != 4 || k.dim() != 4 || q.numel() == 0 || k.numel() == 0)
+        throw NotSupported("attention of another form");
+    gpu_attention(call, "attn_mask");
+}
+/// The kernel PyTorch would choose: its own function asks for metadata only. On a GPU the choice
+/// decides nothing but the road to our prim; the vendor's kernel is chosen when it runs.
 void lower_fused_choice(Call& call) {
+    constexpr std::int64_t kMath = 0, kFlash = 1, kEfficient = 2;
+    at::Tensor q = call.tensor("query"), k = call.tensor("key"), v = call.tensor("value");
     std::optional<at::Tensor> mask;
     if (call.given("attn_mask")) mask = call.tensor("attn_mask");
+    if (q.is_cuda()) {
+        const bool plain = q.dim() == 4 && call.real_or("dropout_p", 0) == 0 &&
+                           q.size(3) == v.size(3) && q.numel() != 0 && k.numel() != 0;
+        return call.give_value(!plain ? kMath : mask ? kEfficient : kFlash);
+    }
     std::optional<double> scale;
     if (call.given("scale")) scale = call.real("scale");
-    call.give_value(at::_fused_sdp_choice(call.tensor("query"), call.tensor("key"),
-                                          call.tensor("value"), mask, call.real_or("dropout_p", 0),
+    call.give_value(at::_fused_sdp_choice(q, k, v, mask, call.real_or("dropout_p", 0),
                                           call.flag("is_causal"), scale, call.flag("enable_gqa")));
 }
 void lower_cdist(Call& call) {
@@ -201,6 +286,10 @@ std::span<const LoweringEntry> contract_lowerings() {
         {"_convolution", lower_convolution},
         {"convolution_overrideable", lower_convolution},
         {"_scaled_dot_product_flash_attention_for_cpu", lower_flash_attention},
+        {"_scaled_dot_product_flash_attention", lower_gpu_flash_attention},
+        {"_scaled_dot_product_efficient_attention", lower_efficient_attention},
+        {"_scaled_dot_product_cudnn_attention", lower_cudnn_attention},
+        {"scaled_dot_product_attention", lower_sdpa},
         {"_fused_sdp_choice", lower_fused_choice},
         {"_cdist_forward", lower_cdist},
     };

@@ -25,13 +25,16 @@ void lower_contiguous(Call& call) {
 }
 void lower_to_copy(Call& call) {
     at::Tensor self = call.tensor("self");
-    if (auto d = call.device("device"); d && d->type() != self.device().type())
-        throw NotSupported("a copy to another device");
+    // Everything is computed on the program's device, numbers that eager keeps on the processor
+    // too.
+    c10::Device device = self.device();
+    if (auto d = call.device("device")) device = call.state().resolve(*d);
+    if (device.is_cpu() && self.is_cuda()) throw NotSupported("a copy to another device");
     if (call.given("layout") && call.at("layout").toLayout() != c10::kStrided)
         throw NotSupported("a layout other than strided");
     ValueId v = call.read(self);
     if (auto t = call.scalar_type("dtype")) v = call.emit().convert(v, to_dtype(*t));
-    call.give(v, copy_strides(self, call.memory_format("memory_format")), self.device());
+    call.give(v, copy_strides(self, call.memory_format("memory_format")), device);
 }
 void lower_copy_(Call& call) {
     at::Tensor self = call.tensor("self"), source = operand(call, "src");

@@ -11,8 +11,7 @@ c10::Device device_of(Call& call) {
     c10::Device d = call.device("device").value_or(
         call.find("self") != nullptr && call.at("self").isTensor() ? call.tensor("self").device()
                                                                    : c10::Device(c10::kCPU));
-    if (!d.is_cpu()) throw NotSupported("a new tensor on " + d.str());
-    return d;
+    return call.state().resolve(d);
 }
 c10::ScalarType default_type() { return c10::typeMetaToScalarType(c10::get_default_dtype()); }
 DType type_of(Call& call, c10::ScalarType otherwise) {

@@ -1,0 +1,172 @@
+// See gpu_mapping.h.
+#include "codegen/llvm/gpu_mapping.h"
+
+#include <algorithm>
+
+namespace ingot::codegen {
+
+namespace {
+
+constexpr std::int64_t kShortLoop = 64;     // below this a thread walks a phase's loops alone
+constexpr unsigned kMostThreads = 1024;     // of a block
+constexpr std::int64_t kBusy = 132 * 1024;  // threads that keep a large GPU busy
+constexpr unsigned kVectorBytes = 16;
+
+class Mapper {
+  public:
+    Mapper(const Kernel& kernel, const Nest& nest, IndexEmitter& index)
+        : kernel_(kernel), nest_(nest), index_(index) {}
+
+    GpuMapping run() {
+        GpuMapping m;
+        m.rows = wants_rows();
+        if (m.rows)
+            choose_row(m);
+        else
+            choose_points(m);
+        return m;
+    }
+
+  private:
+    bool wants_rows() const {
+        for (const Phase& phase : nest_.phases) {
+            Expr n = extent_of(phase.loops);
+            if (!n.is_constant() || n.constant() >= kShortLoop) return true;
+        }
+        return false;
+    }
+
+    // Whether every access of the phase is `lanes` neighbours at an aligned place, or one place,
+    // along `var`.
+    bool smooth(const Phase& phase, Expr var, unsigned lanes) {
+        index_.set_vector(var, lanes, lanes);
+        const auto fits = [&](Expr offset) {
+            const auto stride = index_.lane_stride(offset);
+            if (!stride || !stride->is_constant()) return false;
+            if (stride->constant() == 0) return true;
+            return stride->constant() == 1 && index_.alignment(offset) % lanes == 0;
+        };
+        bool all = true, binds = false, indices = false;
+        for (const Inst& i : phase.insts) {
+            binds = binds || i.kind == InstKind::Bind;
+            if (i.kind == InstKind::Load) {
+                all = all && fits(i.offset);
+                const auto stride = index_.lane_stride(i.offset);
+                indices = indices || (is_integral(i.dtype) && !(stride && stride->is(0)));
+            }
+            // Conditions and computed indices that change from lane to lane take scalar code.
+            if (i.mask != kNone) all = false;
+            if (i.kind == InstKind::Index || i.kind == InstKind::Bind) {
+                const auto stride = index_.lane_stride(i.offset);
+                all = all && (i.kind == InstKind::Bind || (stride && stride->is_constant()));
+            }
+        }
+        for (const Store& s : phase.stores)
+            all = all && s.mask == kNone && s.mode == StoreMode::Write && fits(s.offset);
+        index_.clear_vector();
+        return all && !(binds && indices);
+    }
+
+    // Bytes of the narrowest and the widest element that the nest touches.
+    std::pair<unsigned, unsigned> element_bytes() const {
+        unsigned low = kVectorBytes, high = 1;
+        for (const Phase& p : nest_.phases) {
+            const auto see = [&](std::int32_t buffer) {
+                const auto n = static_cast<unsigned>(
+                    bytes(kernel_.buffers[static_cast<std::size_t>(buffer)].dtype));
+                low = std::min(low, n);
+                high = std::max(high, n);
+            };
+            for (const Inst& i : p.insts)
+                if (i.kind == InstKind::Load) see(i.buffer);
+            for (const Store& s : p.stores) see(s.buffer);
+        }
+        return {low, high};
+    }
+    unsigned most_lanes() const {
+        const auto [low, high] = element_bytes();
+        return std::clamp(kVectorBytes / std::max(high, 2u), 1u, 8u);
+    }
+
+    void choose_points(GpuMapping& m) {
+        const Expr points = extent_of(nest_.loops);
+        if (nest_.loops.empty() || !points.is_constant()) return;
+        for (const Phase& p : nest_.phases)
+            if (!p.loops.empty()) return;
+        const Loop& last = nest_.loops.back();
+        for (unsigned lanes = most_lanes(); lanes > 1; lanes /= 2) {
+            if (!last.extent.is_constant() || last.extent.constant() % lanes != 0) continue;
+            if (points.constant() / lanes < kBusy) continue;
+            const bool all = std::ranges::all_of(
+                nest_.phases, [&](const Phase& p) { return smooth(p, last.var, lanes); });
+            if (!all) continue;
+            m.lanes = lanes;
+            return;
+        }
+    }
+
+    void choose_row(GpuMapping& m) {
+        m.threads = m.group = 256;
+        // Only rows of one length, walked by one loop, are cut into pieces.
+        std::int64_t row = 0;
+        bool equal = true;
+        for (const Phase& p : nest_.phases) {
+            if (p.loops.empty()) continue;
+            const Expr n = extent_of(p.loops);
+            if (!n.is_constant() || p.loops.size() != 1 || (row != 0 && n.constant() != row))
+                equal = false;
+            else
+                row = n.constant();
+        }
+        if (!equal) return;
+        m.lanes = row_lanes(row);
+        const std::int64_t pieces = row / m.lanes;
+        if (pieces <= kWarp) {
+            m.group = kWarp;
+            m.threads = 4 * kWarp;
+        } else if (pieces <= kMostThreads) {
+            m.threads = m.group = static_cast<unsigned>((pieces + kWarp - 1) / kWarp * kWarp);
+        } else {
+            m.threads = m.group = 512;
+            return;
+        }
+        m.single = true;
+        m.pieces = pieces;
+    }
+
+    unsigned row_lanes(std::int64_t row) {
+        const auto fits = [&](unsigned lanes) {
+            if (row % lanes != 0) return false;
+            return std::ranges::all_of(nest_.phases, [&](const Phase& p) {
+                return p.loops.empty() || smooth(p, p.loops.back().var, lanes);
+            });
+        };
+        const unsigned most = most_lanes();
+        for (unsigned lanes = most; lanes > 1; lanes /= 2)
+            if (row / lanes >= kWarp && fits(lanes)) {
+                // Two accesses instead of one, if that keeps the row in registers.
+                if (lanes == 4 && row / lanes > kMostThreads && row / 8 <= kMostThreads && fits(8))
+                    return 8;
+                return lanes;
+            }
+        return 1;
+    }
+
+    const Kernel& kernel_;
+    const Nest& nest_;
+    IndexEmitter& index_;
+};
+
+}  // namespace
+
+Expr extent_of(const std::vector<Loop>& loops) {
+    Expr n = 1;
+    for (const Loop& l : loops) n = n * l.extent;
+    return n;
+}
+
+GpuMapping map_to_gpu(const Kernel& kernel, const Nest& nest, IndexEmitter& index) {
+    return Mapper(kernel, nest, index).run();
+}
+
+}  // namespace ingot::codegen

@@ -1,0 +1,230 @@
+// See gpu_loader.h.
+#include "runtime/cuda/gpu_loader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <charconv>
+#include <exception>
+#include <sstream>
+#include <thread>
+
+#include "codegen/llvm/emit_nvptx.h"
+#include "runtime/cuda/assembler.h"
+
+namespace ingot::runtime::cuda {
+namespace {
+
+constexpr std::string_view kVersion = "ingot gpu kernels 1";
+constexpr std::string_view kLaunches = "/launches";
+
+std::string launches_text(const std::vector<GpuLaunch>& launches, const Kernel& kernel,
+                          ExprPool& pool) {
+    const auto canonical = [&](Expr e) {
+        return to_string(substitute(e, [&](Expr symbol) -> std::optional<Expr> {
+            for (std::size_t i = 0; i < kernel.sizes.size(); ++i)
+                if (kernel.sizes[i] == symbol) return pool.symbol("ks" + std::to_string(i));
+            return std::nullopt;
+        }));
+    };
+    std::string text;
+    for (const GpuLaunch& l : launches)
+        text += l.symbol + '\t' + canonical(l.points) + '\t' + std::to_string(l.points_per_block) +
+                '\t' + std::to_string(l.threads) + '\t' + canonical(l.shared_bytes) + '\n';
+    return text;
+}
+
+std::vector<GpuLaunch> parse_launches(const std::string& text, const Kernel& kernel,
+                                      ExprPool& pool) {
+    const auto expression = [&](const std::string& field) {
+        return substitute(parse_expr(field, pool), [&](Expr symbol) -> std::optional<Expr> {
+            const std::string name = to_string(symbol);
+            std::size_t i = 0;
+            if (!name.starts_with("ks")) return std::nullopt;
+            const auto end = name.data() + name.size();
+            if (std::from_chars(name.data() + 2, end, i).ptr != end || i >= kernel.sizes.size())
+                return std::nullopt;
+            return kernel.sizes[i];
+        });
+    };
+    std::vector<GpuLaunch> launches;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+        std::istringstream fields(line);
+        std::string symbol, points, per_block, threads, shared;
+        std::getline(fields, symbol, '\t');
+        std::getline(fields, points, '\t');
+        std::getline(fields, per_block, '\t');
+        std::getline(fields, threads, '\t');
+        std::getline(fields, shared, '\t');
+        GpuLaunch l;
+        l.symbol = symbol;
+        l.points = expression(points);
+        l.points_per_block = static_cast<unsigned>(std::stoul(per_block));
+        l.threads = static_cast<unsigned>(std::stoul(threads));
+        l.shared_bytes = expression(shared);
+        launches.push_back(std::move(l));
+    }
+    return launches;
+}
+
+}  // namespace
+
+codegen::TargetInfo gpu_target(int capability) {
+    for (int known : {90, 89, 86, 80, 75})
+        if (capability >= known) return codegen::target_named("sm_" + std::to_string(known));
+    return codegen::target_named("sm_70");
+}
+
+PtxKernel emit_ptx(const codegen::Jit& jit, const Kernel& kernel) {
+    PtxKernel out;
+    codegen::IrModule module = jit.make_module(kernel.name);
+    // Profilers show it.
+    std::string name = "ingot_" + kernel.name.substr(0, 60);
+    for (char& c : name)
+        if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+    out.launches = codegen::emit_nvptx(*module.module, kernel, jit.target(), name);
+    out.ptx = jit.assembly(std::move(module));
+    return out;
+}
+
+struct GpuLoader::Job {
+    const Kernel* kernel = nullptr;
+    ExprPool* pool = nullptr;
+    std::string text, key;
+    std::shared_ptr<const LoadedGpuKernel> loaded;
+    std::vector<std::uint8_t> cubin;  // of a kernel that was compiled now
+    std::vector<GpuLaunch> emitted;
+    std::exception_ptr error;
+};
+
+GpuLoader::GpuLoader(std::shared_ptr<const Gpu> gpu, DiskCache& cache)
+    : gpu_(std::move(gpu)), jit_(gpu_target(gpu_->capability())), cache_(cache) {}
+
+void GpuLoader::compile(std::vector<Job>& jobs, int threads,
+                        const InterruptCheck& interrupted) const {
+    std::vector<Job*> todo;
+    for (Job& job : jobs)
+        if (!job.loaded) todo.push_back(&job);
+    std::ranges::stable_sort(todo, std::greater{}, [](Job* j) { return j->text.size(); });
+    std::atomic<std::size_t> next{0};
+    std::atomic<bool> stop{interrupted && interrupted()};
+    const bool interrupt = stop;
+    const auto work = [&] {
+        for (std::size_t i; !stop && (i = next.fetch_add(1)) < todo.size();) {
+            Job& job = *todo[i];
+            try {
+                PtxKernel k = emit_ptx(jit_, *job.kernel);
+                job.emitted = std::move(k.launches);
+                job.cubin = assemble(*gpu_, k.ptx);
+                job.loaded =
+                    std::make_shared<LoadedGpuKernel>(LoadedGpuKernel{gpu_->load(job.cubin), {}});
+            } catch (...) {
+                job.error = std::current_exception();
+                stop = true;
+            }
+        }
+    };
+    std::vector<std::thread> workers;
+    const auto count = std::min(todo.size(), static_cast<std::size_t>(std::max(threads, 1)));
+    for (std::size_t t = 0; t < count; ++t) workers.emplace_back(work);
+    for (std::thread& w : workers) w.join();
+    if (interrupt) throw Interrupted("the compilation was interrupted");
+    for (Job* job : todo)
+        if (job->error) std::rethrow_exception(job->error);
+}
+
+void GpuLoader::take_from_disk(std::vector<Job>& jobs, const std::string& pack_key,
+                               CompileReport& report) {
+    const std::optional<CachedBytes> stored = cache_.load(pack_key);
+    if (!stored) return;
+    const auto entries = unpack(stored->bytes());
+    if (!entries) return cache_.remove(pack_key);
+    std::map<std::string_view, std::span<const std::uint8_t>> by_name;
+    for (const PackEntry& e : *entries) by_name[e.name] = e.bytes;
+    for (Job& job : jobs) {
+        const auto cubin = by_name.find(job.key);
+        const auto launches = by_name.find(job.key + std::string(kLaunches));
+        if (job.loaded || cubin == by_name.end() || launches == by_name.end()) continue;
+        try {
+            const auto text = launches->second;
+            job.loaded = std::make_shared<LoadedGpuKernel>(
+                LoadedGpuKernel{gpu_->load(cubin->second), std::string(text.begin(), text.end())});
+            ++report.from_disk;
+        } catch (const Error&) {
+            // What does not load is compiled again and replaces the entry.
+        }
+    }
+}
+
+void GpuLoader::store(const std::vector<Job>& jobs, const std::string& pack_key) {
+    std::vector<std::string> names;
+    names.reserve(2 * jobs.size());
+    std::vector<PackEntry> entries;
+    for (const Job& job : jobs) {
+        if (job.cubin.empty()) continue;
+        names.push_back(job.key);
+        entries.push_back({names.back(), job.cubin});
+        names.push_back(job.key + std::string(kLaunches));
+        const std::string& text = job.loaded->launches;
+        entries.push_back(
+            {names.back(), {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}});
+    }
+    cache_.store(pack_key, pack(entries));
+}
+
+std::vector<KernelLaunches> GpuLoader::load(const Plan& plan, int threads,
+                                            const InterruptCheck& interrupted,
+                                            CompileReport& report,
+                                            std::vector<std::shared_ptr<const void>>& code) {
+    const std::string target = jit_.cache_key() + "/sm_" + std::to_string(gpu_->capability());
+    std::vector<Job> jobs(plan.kernels.size());
+    std::vector<std::string_view> all{kVersion, target};
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+        jobs[i].kernel = &plan.kernels[i];
+        jobs[i].pool = plan.pool.get();
+        jobs[i].text = to_string(plan.kernels[i]);
+        const std::string_view parts[] = {kVersion, target, jobs[i].text};
+        jobs[i].key = content_key(parts);
+        all.push_back(jobs[i].key);
+    }
+    const std::string pack_key = content_key(all);
+    {
+        std::lock_guard lock(mutex_);
+        for (Job& job : jobs)
+            if (auto found = loaded_.find(job.key); found != loaded_.end())
+                if ((job.loaded = found->second.lock())) ++report.from_process;
+    }
+    const auto missing = [&] {
+        return std::ranges::count_if(jobs, [](const Job& j) { return !j.loaded; });
+    };
+    if (missing() != 0 && cache_.enabled()) take_from_disk(jobs, pack_key, report);
+    if (const auto count = missing(); count != 0) {
+        compile(jobs, threads, interrupted);
+        report.compiled = static_cast<int>(count);
+        for (Job& job : jobs)
+            if (!job.cubin.empty())
+                job.loaded = std::make_shared<LoadedGpuKernel>(LoadedGpuKernel{
+                    job.loaded->module, launches_text(job.emitted, *job.kernel, *job.pool)});
+        if (cache_.enabled()) store(jobs, pack_key);
+    }
+    std::vector<KernelLaunches> kernels;
+    std::lock_guard lock(mutex_);
+    for (Job& job : jobs) {
+        KernelLaunches launches;
+        for (GpuLaunch& l : parse_launches(job.loaded->launches, *job.kernel, *job.pool)) {
+            LaunchCode c;
+            c.gpu_function = job.loaded->module->function(
+                l.symbol, std::min(l.shared_bytes.range().hi, gpu_->shared_bytes()));
+            c.gpu = std::move(l);
+            launches.launches.push_back(std::move(c));
+        }
+        kernels.push_back(std::move(launches));
+        code.push_back(job.loaded);
+        loaded_[job.key] = job.loaded;
+    }
+    std::erase_if(loaded_, [](const auto& entry) { return entry.second.expired(); });
+    return kernels;
+}
+
+}  // namespace ingot::runtime::cuda

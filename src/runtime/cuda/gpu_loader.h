@@ -1,0 +1,59 @@
+// A plan's kernels as machine code on a GPU: from this process, from the disk cache (cubins, all of
+// a plan in one entry), or compiled now on several threads. The GPU's counterpart of
+// kernel_loader.h; used by driver.cpp alone.
+#pragma once
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "codegen/llvm/jit.h"
+#include "runtime/cache.h"
+#include "runtime/cuda/driver_api.h"
+#include "runtime/driver.h"
+
+namespace ingot::runtime::cuda {
+
+/// A kernel in the context of one GPU. `launches` is text over ks0, ks1, ... as in kernel_loader.h.
+struct LoadedGpuKernel {
+    std::shared_ptr<const Module> module;
+    std::string launches;
+};
+
+/// One kernel as PTX.
+struct PtxKernel {
+    std::string ptx;
+    std::vector<GpuLaunch> launches;
+};
+PtxKernel emit_ptx(const codegen::Jit& jit, const Kernel& kernel);
+
+class GpuLoader {
+  public:
+    /// `cache` must outlive the loader.
+    GpuLoader(std::shared_ptr<const Gpu> gpu, DiskCache& cache);
+
+    const codegen::Jit& jit() const { return jit_; }
+    const std::shared_ptr<const Gpu>& gpu() const { return gpu_; }
+    /// The code of every kernel of the plan, in order; what keeps it alive is added to `code`.
+    std::vector<KernelLaunches> load(const Plan& plan, int threads,
+                                     const InterruptCheck& interrupted, CompileReport& report,
+                                     std::vector<std::shared_ptr<const void>>& code);
+
+  private:
+    struct Job;
+    void take_from_disk(std::vector<Job>& jobs, const std::string& pack_key, CompileReport& report);
+    void compile(std::vector<Job>& jobs, int threads, const InterruptCheck& interrupted) const;
+    void store(const std::vector<Job>& jobs, const std::string& pack_key);
+
+    std::shared_ptr<const Gpu> gpu_;
+    codegen::Jit jit_;
+    DiskCache& cache_;
+    std::mutex mutex_;
+    std::map<std::string, std::weak_ptr<const LoadedGpuKernel>> loaded_;
+};
+
+/// The target LLVM compiles for: the GPU's own, or the newest it knows, whose PTX newer GPUs take.
+codegen::TargetInfo gpu_target(int capability);
+
+}  // namespace ingot::runtime::cuda

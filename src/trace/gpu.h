@@ -1,0 +1,29 @@
+// GPUs as PyTorch has them: its allocator and its streams, for programs that run there. Uses the
+// parts of PyTorch that know no particular device, so that one build serves with CUDA and without.
+#pragma once
+#include <c10/core/Device.h>
+#include <c10/core/DispatchKey.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include "runtime/host.h"
+
+namespace ingot::trace {
+
+/// The backend's key of ordinary tensors there.
+inline c10::DispatchKey key_of(c10::Device device) {
+    return device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+}
+
+/// PyTorch's caching allocator and current stream of one GPU.
+class TorchGpu final : public runtime::DeviceHost {
+  public:
+    explicit TorchGpu(c10::Device device);
+    runtime::DeviceMemory allocate(std::size_t bytes) const override;
+    void* stream() const override;
+
+  private:
+    c10::Device device_;
+    const c10::impl::DeviceGuardImplInterface* guard_;
+};
+
+}  // namespace ingot::trace

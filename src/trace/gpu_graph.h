@@ -1,0 +1,25 @@
+// CUDA graphs: work that a GPU's program hands over once and that is then replayed at once. In a
+// PyTorch without CUDA there are none (gpu_graph_none.cpp).
+#pragma once
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <memory>
+
+namespace ingot::trace {
+
+class GpuGraph {
+  public:
+    virtual ~GpuGraph() = default;
+    /// Runs `work` on a stream of its own: once as it is, so that libraries make what they make
+    /// only once, and once recorded, with memory from a pool that lives as long as the graph.
+    /// Exceptions of `work`, and of what may not be recorded, pass; nothing is being recorded then.
+    virtual void record(const std::function<void()>& work) = 0;
+    /// Hands the recorded work to the current stream.
+    virtual void replay() = 0;
+};
+
+/// A graph of this GPU, or null where PyTorch has no CUDA.
+std::unique_ptr<GpuGraph> make_gpu_graph(c10::Device device);
+
+}  // namespace ingot::trace

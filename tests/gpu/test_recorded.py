@@ -1,0 +1,119 @@
+"""Programs for a GPU, recorded and compiled to PTX where there is none.
+
+Every kernel of a small transformer and a small convolutional network is assembled by ptxas where it
+is installed; the plan must leave products and attention to the vendor and everything between to few
+kernels.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import stateless
+
+from ingot import _ingot, _options
+
+CUDA = torch.device("cuda:0")
+
+
+class Block(nn.Module):
+    """A transformer's layer."""
+
+    def __init__(self, width: int = 64, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, n, c = x.shape
+
+        def split(t: torch.Tensor) -> torch.Tensor:
+            return t.view(b, n, self.heads, c // self.heads).transpose(1, 2)
+
+        y = functional.scaled_dot_product_attention(
+            split(self.q(x)), split(self.k(x)), split(self.v(x))
+        )
+        x = self.first(x + self.out(y.transpose(1, 2).reshape(b, n, c)))
+        return self.second(x + self.down(functional.gelu(self.up(x))))
+
+
+def plan_of(
+    module: nn.Module, inputs: list[torch.Tensor], folder: pathlib.Path
+) -> tuple[str, list[pathlib.Path]]:
+    """The plan's text and the files of its kernels' PTX."""
+    options = _options.resolve(None, {"debug": str(folder), "cache": False})
+    recorder = _ingot.Recorder(options)
+    named = [*module.named_parameters(), *module.named_buffers()]
+    with torch.no_grad():
+        state = {n: recorder.input(p.detach(), True, n, device=CUDA) for n, p in named}
+        arguments = [recorder.input(x, device=CUDA) for x in inputs]
+        with recorder, stateless._reparametrize_module(module, state):
+            output = module(*arguments)
+        assert output.device == CUDA
+        if torch.cuda.is_available():
+            recorder.compile([output])
+        else:
+            with pytest.raises(_ingot.Unsupported, match="NVIDIA driver"):
+                recorder.compile([output])
+    (graph,) = folder.iterdir()
+    (plan,) = graph.glob("*_plan.txt")
+    return plan.read_text(), sorted(graph.glob("kernels/*.ptx"))
+
+
+def assemble(files: list[pathlib.Path]) -> None:
+    assert files
+    for file in files:
+        assert ".entry ingot_" in file.read_text(), file.read_text()
+    if shutil.which("ptxas") is None:
+        pytest.skip("ptxas is not installed")
+    for file in files:
+        subprocess.run(["ptxas", "-arch=sm_90", "-o", "/dev/null", str(file)], check=True)
+
+
+def test_a_transformer_layer(tmp_path: pathlib.Path) -> None:
+    plan, kernels = plan_of(
+        Block().bfloat16().eval(), [torch.randn(2, 128, 64).bfloat16()], tmp_path
+    )
+    steps = plan[plan.index("\nsteps") :]
+    assert steps.count("matmul_bias(") == 4  # queries, keys and values in one
+    assert steps.count("attention(") == 1
+    assert steps.count("kernel ") <= 5  # sums, norms and the activation
+    assemble(kernels)
+
+
+def test_a_convolutional_network(tmp_path: pathlib.Path) -> None:
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(8 * 64, 65),
+    )  # fmt: skip
+    plan, kernels = plan_of(net.eval(), [torch.randn(4, 3, 16, 16)], tmp_path)
+    assert plan.count("conv(") == 1
+    assemble(kernels)
+
+
+def test_rows_of_all_lengths(tmp_path: pathlib.Path) -> None:
+    class Rows(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(x * 2, -1)
+
+    files = []
+    for k, length in enumerate((3, 64, 100, 197, 1000, 4096, 5000, 50257)):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        files += plan_of(Rows(), [torch.randn(5, length)], folder)[1]
+    assemble(files)
+
+
+def test_tensors_on_two_devices_are_refused() -> None:
+    recorder = _ingot.Recorder(_options.resolve())
+    recorder.input(torch.ones(3), device=CUDA)
+    with pytest.raises(_ingot.Unsupported, match="several devices"):
+        recorder.input(torch.ones(3))
