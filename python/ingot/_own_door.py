@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from . import _errors, _fx, _options
 from ._explain import Break, Explanation, frame_of
 from ._settings import Settings
@@ -125,6 +127,7 @@ def _mark_known() -> None:
     from . import _ingot
 
     _mark_own()
+    _ingot.capture_mark(torch.compiler.is_compiling, "true")
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None and hasattr(dynamo, "graph_break"):
         _ingot.capture_mark(dynamo.graph_break, "break")

@@ -27,12 +27,11 @@ const Table& builtins() {
             {"len",  "abs", "all",  "any",        "bin",        "callable", "chr", "divmod",
              "hash", "hex", "iter", "isinstance", "issubclass", "max",      "min", "next",
              "oct",  "ord", "pow",  "repr",       "round",      "sorted",   "sum", "ascii"});
-        put(t, CallKind::Shallow, {"id"});
         put(t, CallKind::Deep, {"format"});
         put(t, CallKind::GetAttr, {"getattr", "hasattr"});
         put(t, CallKind::SetAttr, {"setattr", "delattr"});
         put(t, CallKind::Vars, {"vars"});
-        t.erase("id");
+        put(t, CallKind::Frames, {"locals", "globals", "dir", "eval", "exec", "breakpoint"});
         return t;
     }();
     return table;
@@ -135,7 +134,6 @@ const Table& torch_c() {
              "_is_any_true",
              "_are_functorch_transforms_active",
              "_functorch_stack_len",
-             "_len_torch_dispatch_stack",
              "_is_key_in_tls",
              "_cuda_getDeviceCount",
              "_jit_is_script_object",
@@ -192,6 +190,8 @@ const Table& method_kinds() {
         put(t, CallKind::SetItem, {"dict.__setitem__", "dict.__delitem__"});
         put(t, CallKind::GetAttr, {"object.__getattribute__", "module.__getattribute__"});
         put(t, CallKind::SetAttr, {"object.__setattr__", "object.__delattr__"});
+        put(t, CallKind::State,
+            {"object.__reduce__", "object.__reduce_ex__", "object.__getstate__", "object.__dir__"});
         put(t, CallKind::Shallow,
             {"object.__new__",
              "object.__init__",
@@ -259,6 +259,8 @@ const Names& value_types() {
                                 "re.Pattern",
                                 "re.Match",
                                 "torch.Size",
+                                "torch.finfo",
+                                "torch.iinfo",
                                 "torch.device",
                                 "torch.dtype",
                                 "object",
@@ -327,7 +329,7 @@ CallClass of_builtin(PyObject* callable) {
     PyObject* self = f->m_self;
     // Functions of modules name their module; pybind11's have something else for a self.
     const bool of_module = f->m_module != nullptr && PyUnicode_Check(f->m_module) &&
-                           (self == nullptr || (!PyType_Check(self) && !THPVariable_Check(self)));
+                           (self == nullptr || (!PyType_Check(self) && !is_tensor(self)));
     if (self != nullptr && !PyModule_Check(self) && !of_module) {
         if (PyType_Check(self)) {
             const std::string owner = reinterpret_cast<PyTypeObject*>(self)->tp_name;
@@ -342,7 +344,7 @@ CallClass of_builtin(PyObject* callable) {
             if (name == "__new__") return {CallKind::Shallow, owner + ".__new__"};
             return {of_method(owner, name), owner + "." + name};
         }
-        if (THPVariable_Check(self)) return of_tensor_method(name);
+        if (is_tensor(self)) return of_tensor_method(name);
         std::string type = Py_TYPE(self)->tp_name;
         // Classes made in Python inherit C methods from these.
         for (PyTypeObject* t = Py_TYPE(self);
@@ -357,6 +359,7 @@ CallClass of_builtin(PyObject* callable) {
     }
     const std::string full = std::string(module) + "." + name;
     if (torch_modules().contains(module)) return {CallKind::Torch, full};
+    if (module.starts_with("torch._ops.")) return {CallKind::Torch, full};
     if (module == "torch._C" || module == "torch") {
         if (torch_functions().contains(name)) return {CallKind::Torch, full};
         const auto found = torch_c().find(name);
@@ -366,8 +369,13 @@ CallClass of_builtin(PyObject* callable) {
     if (module == "torch._C._functorch" && name == "maybe_current_level")
         return {CallKind::Shallow, full};
     if (pure_modules().contains(module)) return {CallKind::Deep, full};
-    if (module == "sys" && (name == "_getframe" || name == "exc_info" || name == "intern"))
-        return {name == "_getframe" ? CallKind::Unknown : CallKind::Shallow, full};
+    if (module == "sys") {
+        static const Names frames = {"_getframe", "_getframemodulename", "_current_frames",
+                                     "exc_info",  "exception",           "settrace",
+                                     "setprofile"};
+        if (frames.contains(name)) return {CallKind::Frames, full};
+        if (name == "intern" || name == "getrecursionlimit") return {CallKind::Shallow, full};
+    }
     return {CallKind::Unknown, module.empty() ? name : full};
 }
 
@@ -392,8 +400,7 @@ CallClass classify(PyObject* callable) {
             PyErr_Clear();
             return {};
         }
-        if (THPVariable_Check(self.get()))
-            return of_tensor_method(std::string(view_of(name.get())));
+        if (is_tensor(self.get())) return of_tensor_method(std::string(view_of(name.get())));
         const std::string o = reinterpret_cast<PyTypeObject*>(owner.get())->tp_name;
         const std::string n(view_of(name.get()));
         return {of_method(o, n), o + "." + n};
@@ -447,6 +454,8 @@ CallKind classify_class(PyTypeObject* type) {
              "itertools.cycle",
              "types.GenericAlias",
              "torch.Size",
+             "torch.finfo",
+             "torch.iinfo",
              "torch.device"});
         put(t, CallKind::Shallow,
             {"object", "super", "type", "property", "staticmethod", "classmethod",

@@ -24,7 +24,9 @@ enum class CallKind : std::uint8_t {
     Data,     // needs the data of a tensor: a break
     Modes,    // sets a mode of PyTorch: followed through Modes
     Vars,     // vars(object)
+    State,    // gives what is in an object (pickling, copying)
     Cached,   // functools.lru_cache: taken as the pure function it claims to be
+    Frames,   // looks at the frames that run: only CPython does that
 };
 
 struct CallClass {

@@ -41,7 +41,8 @@
 //                                        recorded, what it calls is), 'break' (calling it only
 //                                        breaks), 'allow' (runs for real and is assumed to be pure
 //                                        but for its operators), 'constant' (its result is assumed
-//                                        to be constant), None (no mark)
+//                                        to be constant), 'true' (recorded calls of it give True),
+//                                        None (no mark)
 //   _ingot.capture_stance(name) -> str   sets default | force_eager | eager_on_recompile |
 //                                        fail_on_recompile | eager_then_compile; gives the old one
 //   _ingot.is_recording() -> bool        whether this thread records just now

@@ -218,9 +218,8 @@ PyObject* explain(PyObject* o, PyObject*) {
                 py::dict row;
                 const bool eager = segment->end == Segment::End::Eager;
                 row["kind"] = eager ? "eager" : "graph";
-                row["end"] = eager                                 ? "raise"
-                             : segment->end == Segment::End::Break ? "break"
-                                                                   : "return";
+                const bool whole = segment->end == Segment::End::Return;
+                row["end"] = eager ? "raise" : whole ? "return" : "break";
                 row["reason"] = segment->reason;
                 row["line"] = segment->line;
                 py::list operators, guards;

@@ -6,6 +6,7 @@
 #include "bindings/errors.h"
 #include "bindings/lock.h"
 #include "capture/captured.h"
+#include "capture/objects.h"
 #include "capture/perform.h"
 #include "capture/recording.h"
 #include "trace/replay.h"
@@ -113,7 +114,7 @@ class GraphEnd {
         : recorder_(recorder), world_(world), segment_(segment) {}
 
     Origin origin_of(PyObject* o) {
-        if (!THPVariable_Check(o)) return world_.origin_of(o);
+        if (!is_tensor(o)) return world_.origin_of(o);
         const at::Tensor& t = THPVariable_Unpack(o);
         if (recorder_.owns(t)) {
             if (t.requires_grad()) return {Origin::Kind::Unknown, -1, "a tensor with a gradient"};
@@ -287,8 +288,8 @@ PyObject* Recording::conclude(PyObject* result) {
     });
 }
 
-bool Recording::snapshot(Frame innermost, const Event& event, std::vector<PyObject*>& roots,
-                         BreakPoint& point) {
+bool Recording::snapshot(Frame innermost, const Event& event, bool leaves,
+                         std::vector<PyObject*>& roots, BreakPoint& point) {
     std::vector<Frame> chain;
     for (std::optional<Frame> f = innermost; f; f = f->caller()) {
         chain.push_back(*f);
@@ -300,12 +301,13 @@ bool Recording::snapshot(Frame innermost, const Event& event, std::vector<PyObje
         const Frame& f = chain[i];
         FrameShape shape;
         shape.offset = f.offset();
-        shape.resume = Resume::complete;
+        const bool last = i + 1 == chain.size();
+        shape.resume = leaves && last ? Resume::execute : Resume::complete;
         if (!can_rebuild(f.code(), shape.offset, shape.resume)) {
-            shape.resume = Resume::execute;
-            if (i + 1 != chain.size() || event.operation != Operation::truth ||
-                !can_rebuild(f.code(), shape.offset, shape.resume))
+            if (shape.resume == Resume::execute || !last || event.operation != Operation::truth)
                 return false;
+            shape.resume = Resume::execute;
+            if (!can_rebuild(f.code(), shape.offset, shape.resume)) return false;
         }
         if (f.function() == nullptr) return false;
         shape.slots = f.slots().size();
@@ -315,6 +317,7 @@ bool Recording::snapshot(Frame innermost, const Event& event, std::vector<PyObje
         roots.insert(roots.end(), f.stack().begin(), f.stack().end());
         point.frames.push_back(shape);
     }
+    if (leaves) return true;
     roots.insert(roots.end(), event.operands.begin(), event.operands.end());
     point.operation = event.operation;
     point.detail = event.detail;
@@ -324,20 +327,49 @@ bool Recording::snapshot(Frame innermost, const Event& event, std::vector<PyObje
     return true;
 }
 
-Verdict Recording::break_at(Frame frame, const Event& event, const std::string& reason,
-                            PyObject** result) {
+bool Recording::is_error(Frame frame, const std::string& reason) {
+    segment_->line = place_of(frame);
+    ++context_.counters.breaks;
+    if (!context_.fullgraph) return false;
+    give_up(reason);
+    PyErr_SetString(bindings::error_types().unsupported,
+                    (reason + "\n  " + segment_->line).c_str());
+    return true;
+}
+
+Verdict Recording::leave_at(Frame frame, const Event& event, const std::string& reason) {
     try {
-        segment_->line = place_of(frame);
-        ++context_.counters.breaks;
-        if (context_.fullgraph) {
-            give_up(reason);
-            PyErr_SetString(bindings::error_types().unsupported,
-                            (reason + "\n  " + segment_->line).c_str());
-            return Verdict::raise;
-        }
+        if (is_error(frame, reason)) return Verdict::raise;
         std::vector<PyObject*> roots;
         BreakPoint point;
-        if (!can_perform(event) || !snapshot(frame, event, roots, point)) {
+        if (!snapshot(frame, event, true, roots, point)) {
+            give_up(reason);
+            return Verdict::run;
+        }
+        segment_->at = std::move(point);
+        std::vector<Ref> held;
+        for (PyObject* o : roots) held.push_back(Ref::borrow(o));
+        if (end_segment(Segment::End::Leave, roots))
+            note_reason(reason);
+        else
+            segment_->reason = reason + "; " + segment_->reason;
+        over_ = true;
+        if (Session* session = Session::current()) session->stop();
+        return Verdict::run;
+    } catch (const std::exception& e) {
+        give_up(std::string("internal: ") + e.what());
+        return PyErr_Occurred() ? Verdict::raise : Verdict::run;
+    }
+}
+
+Verdict Recording::break_at(Frame frame, const Event& event, const std::string& reason,
+                            PyObject** result) {
+    if (!can_perform(event)) return leave_at(frame, event, reason);
+    try {
+        if (is_error(frame, reason)) return Verdict::raise;
+        std::vector<PyObject*> roots;
+        BreakPoint point;
+        if (!snapshot(frame, event, false, roots, point)) {
             give_up(reason);
             return Verdict::run;
         }

@@ -19,6 +19,8 @@ const c10::TensorImpl& impl_of(PyObject* tensor) {
     return *THPVariable_Unpack(tensor).unsafeGetTensorImpl();
 }
 
+bool has_sizes(const c10::TensorImpl& t) { return t.layout() == c10::kStrided && !t.is_nested(); }
+
 std::string text_of(PyObject* object) {
     if (object == nullptr) return "nothing";
     if (!is_plain_constant(object) && !PyType_Check(object))
@@ -70,16 +72,13 @@ bool has_keys(PyObject* dict, PyObject* keys) {
 }
 
 bool has_members(PyObject* set, PyObject* members) {
-    if (!PyAnySet_Check(set) || PySet_GET_SIZE(set) != PySet_GET_SIZE(members)) return false;
-    Py_ssize_t position = 0;
+    if (!PyAnySet_Check(set) || PySet_GET_SIZE(set) != PyTuple_GET_SIZE(members)) return false;
+    Py_ssize_t position = 0, n = 0;
     PyObject* item = nullptr;
     Py_hash_t hash = 0;
     while (_PySet_NextEntry(set, &position, &item, &hash)) {
-        if (!is_plain_constant(item)) return false;
-        if (PySet_Contains(members, item) != 1) {
-            PyErr_Clear();
-            return false;
-        }
+        PyObject* was = PyTuple_GET_ITEM(members, n++);
+        if (item != was && !(is_plain_constant(item) && equal_constants(item, was))) return false;
     }
     return true;
 }
@@ -109,7 +108,7 @@ TensorFacts TensorFacts::of(PyObject* tensor) {
     const c10::TensorImpl& t = impl_of(tensor);
     TensorFacts f;
     f.type = Py_TYPE(tensor);
-    if (t.layout() == c10::kStrided) {
+    if (has_sizes(t)) {
         f.sizes = t.sizes().vec();
         f.strides = t.strides().vec();
     }
@@ -124,7 +123,7 @@ bool TensorFacts::holds(PyObject* tensor) const {
     if (Py_TYPE(tensor) != type) return false;
     const c10::TensorImpl& t = impl_of(tensor);
     return t.dtype() == c10::scalarTypeToTypeMeta(dtype) && meaning_keys(t) == keys &&
-           (t.layout() != c10::kStrided ||
+           (!has_sizes(t) ||
             (t.sizes() == c10::IntArrayRef(sizes) && t.strides() == c10::IntArrayRef(strides))) &&
            t.device() == device && t.requires_grad() == requires_grad;
 }

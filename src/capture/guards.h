@@ -57,7 +57,7 @@ enum class Check : std::uint8_t {
     Tensor,    // same Python type and metadata
     Absent,    // nothing is there
     Keys,      // a dict with the keys of the tuple `expected`, in this order
-    Members,   // a set with the members of the frozenset `expected`
+    Members,   // a set with the members of the tuple `expected`, in this order
 };
 
 /// What is fixed of a tensor.

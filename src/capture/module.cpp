@@ -16,11 +16,12 @@ struct Named {
     Value value;
 };
 
-constexpr std::array<Named<Mark>, 5> kMarks{{{"disable", Mark::Disable},
+constexpr std::array<Named<Mark>, 6> kMarks{{{"disable", Mark::Disable},
                                              {"disable_once", Mark::DisableOnce},
                                              {"break", Mark::Break},
                                              {"allow", Mark::Allow},
-                                             {"constant", Mark::Constant}}};
+                                             {"constant", Mark::Constant},
+                                             {"true", Mark::True}}};
 constexpr std::array<Named<Stance>, 5> kStances{{{"default", Stance::Default},
                                                  {"force_eager", Stance::ForceEager},
                                                  {"eager_on_recompile", Stance::EagerOnRecompile},

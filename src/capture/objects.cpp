@@ -5,6 +5,7 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Layout.h>
 #include <torch/csrc/MemoryFormat.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include "capture/guards.h"
 
@@ -33,6 +34,11 @@ PyObject* special(PyTypeObject* type, const char* name) {
 PyTypeObject* module_class() {
     static PyTypeObject* const type = imported("torch.nn", "Module");
     return type;
+}
+
+bool is_tensor(PyObject* o) {
+    static PyTypeObject* const base = reinterpret_cast<PyTypeObject*>(THPVariableClass)->tp_base;
+    return o != nullptr && PyObject_TypeCheck(o, base);
 }
 
 bool stands_for_itself(PyObject* o) {

@@ -4,6 +4,9 @@
 
 namespace ingot::capture {
 
+/// torch.Tensor or a subclass. Unlike PyTorch's own question it never runs Python code, so that it
+/// may be asked with an error pending.
+bool is_tensor(PyObject* object);
 /// Objects that a guard knows by identity even among a call's arguments: functions, classes,
 /// modules, `nn.Module`s, dtypes, members of enumerations.
 bool stands_for_itself(PyObject* object);

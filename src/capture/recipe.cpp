@@ -33,7 +33,8 @@ bool is_iterator_with_reduce(PyObject* o) {
     PyTypeObject* t = Py_TYPE(o);
     return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type ||
            t == &PyEnum_Type || t == &PyZip_Type || t == &PyReversed_Type || t == &PyMap_Type ||
-           t == &PyFilter_Type || t == &PyListRevIter_Type;
+           t == &PyFilter_Type || t == &PyListRevIter_Type || t == &PyDictIterKey_Type ||
+           t == &PyDictIterValue_Type || t == &PyDictIterItem_Type;
 }
 
 [[noreturn]] void refuse(PyObject* o) {

@@ -23,8 +23,6 @@ std::string text_of(PyObject* name) {
     return s == nullptr ? "?" : s;
 }
 
-bool is_tensor(PyObject* o) { return o != nullptr && THPVariable_Check(o); }
-
 bool any_tensor(std::span<PyObject* const> objects, int depth = 2) {
     for (PyObject* o : objects) {
         if (o == nullptr) continue;
@@ -70,6 +68,9 @@ bool method_needs_data(PyObject* function) {
     return names.contains(text_of(reinterpret_cast<PyFunctionObject*>(function)->func_name));
 }
 
+/// What a class statement without __slots__ adds to `object`.
+constexpr Py_ssize_t kDictAndWeakReferences = 2 * sizeof(PyObject*);
+
 bool is_in_place(int detail) { return detail >= NB_INPLACE_ADD && detail <= NB_INPLACE_XOR; }
 
 }  // namespace
@@ -88,12 +89,17 @@ Recording::~Recording() {
 }
 
 void Recording::add_slot(Py_ssize_t index, PyObject* value, const std::string& name) {
-    world_->add_slot(index, value, name);
+    try {
+        world_->add_slot(index, value, name);
+    } catch (const Puzzle& e) {
+        if (refusal_.empty()) refusal_ = e.what();
+    }
 }
 void Recording::pin(PyObject* object, const char* name) { world_->pin(object, name); }
 void Recording::start() {
     scope_ = std::make_unique<trace::Recorder::Scope>(*recorder_);
     depth_ = c10::impl::TorchDispatchModeTLS::stack_len();
+    if (!refusal_.empty()) give_up(std::exchange(refusal_, {}));
 }
 void Recording::answer_first(Operation operation, PyObject* result) {
     first_ = operation;
@@ -139,6 +145,14 @@ Verdict Recording::enter(Frame frame, Entry entry) {
         }
         world_->read_function(function);
         if (world_->find(frame.globals()) == nullptr) world_->pin(frame.globals(), "globals()");
+        if (entry == Entry::called && method_needs_data(function)) {
+            // Called by C code, say by `sorted` for its key; else the call has broken already.
+            const auto slots = frame.slots();
+            if (!slots.empty() && is_tensor(slots[0])) {
+                give_up("the data of a tensor (" + callable_name(function) + ")");
+                return Verdict::run;
+            }
+        }
         if (const Mark mark = state().mark_of(function); mark == Mark::DisableOnce) {
             give_up("a function that is not to be compiled");
             return Verdict::run;
@@ -161,6 +175,8 @@ Verdict Recording::before(Frame frame, const Event& event, PyObject** result) {
     try {
         try {
             return guarded(frame, event, result);
+        } catch (const Handover& e) {
+            return leave_at(frame, event, e.what());
         } catch (const Puzzle& e) {
             return break_at(frame, event, e.what(), result);
         } catch (const Error& e) {
@@ -279,7 +295,7 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
         case Operation::import_name: {
             PyObject* modules = PyImport_GetModuleDict();
             if (PyDict_GetItemWithError(modules, event.name) == nullptr)
-                throw Puzzle("an import for the first time");
+                throw Handover("an import for the first time");
             return Verdict::run;
         }
         case Operation::import_from:
@@ -442,6 +458,9 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
                          callable_name(callable));
         case Mark::Break:
             throw Puzzle("a graph break that was asked for");
+        case Mark::True:
+            *result = Py_NewRef(Py_True);
+            return Verdict::handled;
         case Mark::Allow:
         case Mark::Constant:
             read_arguments(arguments, 4);
@@ -579,13 +598,24 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             world_->write_variable(self);
         return Verdict::run;
     }
-    if (c.name == "id" && all.size() == 1) {  // of what is the same object at each replay
+    if (c.name == "torch._C._len_torch_dispatch_stack" && depth_ == 1) {  // the recorder's is none
+        *result = PyLong_FromLong(0);
+        return *result == nullptr ? Verdict::raise : Verdict::handled;
+    }
+    if (c.name == "id" && all.size() == 1) {
+        // Of what is the same object at each replay, or as the key of what a deep copy remembers.
+        static PyObject* const copy = PyImport_ImportModule("copy");
         const Known* k = world_->find(all[0]);
-        if (k != nullptr && !k->dynamic()) return Verdict::run;
+        if ((k != nullptr && !k->dynamic()) ||
+            (copy != nullptr && frame.globals() == PyModule_GetDict(copy)))
+            return Verdict::run;
     }
     switch (c.kind) {
         case CallKind::Unknown:
             throw Puzzle("a call of " + c.name);
+        case CallKind::Frames:
+            if (c.name == "dir" && !all.empty()) throw Puzzle("a call of dir");
+            throw Handover("a call of " + c.name + ", which looks at frames");
         case CallKind::Data:
             throw Puzzle("the data of a tensor (" + c.name + ")");
         case CallKind::Torch:
@@ -670,9 +700,26 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             if (all.size() < 2 || !PyDict_Check(all[0])) throw Puzzle("a call of " + c.name);
             if (world_->find(all[0]) != nullptr) world_->write_dict(all[0], all[1]);
             return Verdict::run;
+        case CallKind::State: {
+            static PyObject* const name = PyUnicode_InternFromString("__dict__");
+            if (all.empty() || is_tensor(all[0]) || PyType_Check(all[0]))
+                throw Puzzle("a call of " + c.name);
+            if (PyObject** dict = _PyObject_GetDictPtr(all[0])) {
+                world_->read_attribute(all[0], name);
+                if (*dict != nullptr) world_->read_whole(*dict);
+            }
+            if (const Known* k = world_->find(all[0]);
+                k != nullptr && !is_immutable_c_object(all[0])) {
+                PyTypeObject* type = Py_TYPE(all[0]);
+                if (type->tp_basicsize > PyBaseObject_Type.tp_basicsize + kDictAndWeakReferences ||
+                    type->tp_itemsize != 0)
+                    throw Puzzle("a call of " + c.name + " of an object with more than a dict");
+            }
+            return Verdict::run;
+        }
         case CallKind::Vars: {
             static PyObject* const name = PyUnicode_InternFromString("__dict__");
-            if (all.size() != 1) throw Puzzle("a call of vars");
+            if (all.size() != 1) throw Handover("a call of vars, which looks at frames");
             world_->read_attribute(all[0], name);
             return Verdict::run;
         }

@@ -81,6 +81,10 @@ class Recording final : public Observer {
     Verdict carried(Frame frame, const Event& event, PyObject** result);
     /// Ends the segment, carries the event out for real, begins the next segment.
     Verdict break_at(Frame frame, const Event& event, const std::string& reason, PyObject** result);
+    /// Ends the segment and the recording: CPython goes on, at replays with rebuilt frames.
+    Verdict leave_at(Frame frame, const Event& event, const std::string& reason);
+    /// Notes the break; under `fullgraph` it is an error: true with the error set.
+    bool is_error(Frame frame, const std::string& reason);
     /// Ends the recording: everything is made real, CPython does the rest.
     void give_up(const std::string& reason);
 
@@ -92,8 +96,8 @@ class Recording final : public Observer {
     void note_reason(const std::string& reason);
     void read_arguments(std::span<PyObject* const> arguments, int depth);
     bool is_our_tensor(PyObject* object) const;
-    static bool snapshot(Frame frame, const Event& event, std::vector<PyObject*>& roots,
-                         BreakPoint& point);
+    static bool snapshot(Frame frame, const Event& event, bool leaves,
+                         std::vector<PyObject*>& roots, BreakPoint& point);
 
     RecordingContext context_;
     std::shared_ptr<SegmentList> list_;
@@ -102,6 +106,7 @@ class Recording final : public Observer {
     std::unique_ptr<trace::Recorder> recorder_;
     std::unique_ptr<trace::Recorder::Scope> scope_;
     Recording* outer_ = nullptr;
+    std::string refusal_;             // why what came with the call cannot be recorded
     std::optional<Operation> first_;  // to be answered with first_result_
     Ref first_result_;
     bool over_ = false;

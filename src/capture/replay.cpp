@@ -172,6 +172,10 @@ ReplayStatus replay(const ReplayContext& context, const SegmentList& first,
         const BreakPoint& at = segment->at;
         c10::SmallVector<PyObject*, 32> raw;
         for (const Ref& r : slots) raw.push_back(r.get());
+        if (segment->end == Segment::End::Leave) {
+            *result = run_frames(images_of(at, raw), nullptr);
+            return ReplayStatus::Done;
+        }
         const std::size_t frames = raw.size() - at.operands;
         const Event event{at.operation, at.detail,
                           std::span<PyObject* const>(raw.data() + frames, at.operands),

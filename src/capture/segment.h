@@ -43,6 +43,7 @@ struct Segment {
     enum class End : std::uint8_t {
         Return,  // the recipes' root is what the outermost frame returns
         Break,   // the operation is carried out, then a child goes on
+        Leave,   // genuine frames go on from the operation, which CPython carries out
         Eager,   // these guards mean: run this part without any recording
     };
     struct Input {

@@ -29,7 +29,7 @@ struct Counters {
     PyObject* as_dict() const;
 };
 
-enum class Mark { None, Disable, DisableOnce, Break, Allow, Constant };
+enum class Mark { None, Disable, DisableOnce, Break, Allow, Constant, True };
 
 enum class Stance { Default, ForceEager, EagerOnRecompile, FailOnRecompile, EagerThenCompile };
 

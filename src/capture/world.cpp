@@ -12,6 +12,17 @@
 #include "trace/recorder.h"
 
 namespace ingot::capture {
+namespace {
+
+void refuse_special_tensor(PyObject* tensor) {
+    if (!THPVariable_CheckExact(tensor))
+        throw Puzzle(std::string("a tensor of the subclass ") + Py_TYPE(tensor)->tp_name);
+    const at::Tensor& t = THPVariable_Unpack(tensor);
+    if (t.layout() != c10::kStrided || t.is_nested() || t.is_quantized())
+        throw Puzzle("a tensor that is sparse, nested or quantised");
+}
+
+}  // namespace
 
 std::string World::describe(PyObject* object) const {
     const Known* k = find(object);
@@ -51,8 +62,6 @@ void World::meet(PyObject* value, std::int32_t place, std::int32_t node, std::in
 
 std::int32_t World::add_node(const Known& parent, Reach reach, Py_ssize_t index, PyObject* key,
                              PyObject* value) {
-    if (value != nullptr && THPVariable_Check(value) && !THPVariable_CheckExact(value))
-        throw Puzzle(std::string("a tensor of the subclass ") + Py_TYPE(value)->tp_name);
     const bool itself = value != nullptr && stands_for_itself(value);
     Node node;
     node.place = add_place({parent.place, reach, index, Ref::borrow(key)});
@@ -64,6 +73,7 @@ std::int32_t World::add_node(const Known& parent, Reach reach, Py_ssize_t index,
     guards_.nodes.push_back(std::move(node));
     const auto number = static_cast<std::int32_t>(guards_.nodes.size()) - 1;
     meet(value, guards_.nodes.back().place, itself ? -1 : number, -1);
+    if (is_tensor(value)) refuse_special_tensor(value);
     return number;
 }
 
@@ -85,8 +95,7 @@ Origin World::origin_of(PyObject* object) const {
 // ---- pinned containers ----
 
 PinnedRead World::pinned_read(PyObject* key, PyObject* value, std::int32_t place) {
-    if (value != nullptr && THPVariable_Check(value) && !THPVariable_CheckExact(value))
-        throw Puzzle(std::string("a tensor of the subclass ") + Py_TYPE(value)->tp_name);
+    if (is_tensor(value)) refuse_special_tensor(value);
     PinnedRead read;
     read.key = Ref::borrow(key);
     read.demand = demand_for(value, false);
@@ -158,7 +167,13 @@ void World::read_dict(PyObject* dict, PyObject* key) {
 PyObject* World::instance_dict(PyObject* owner) {
     PyObject** location = _PyObject_GetDictPtr(owner);
     if (location == nullptr || *location == nullptr) {
-        if (location == nullptr || find(owner) == nullptr) return nullptr;
+        const Known* known = location == nullptr ? nullptr : find(owner);
+        if (known == nullptr) return nullptr;
+        if (known->dynamic()) {
+            if (reads_.insert({owner, owner}).second)
+                add_node(Known(*known), Reach::InstanceDict, 0, nullptr, nullptr);
+            return nullptr;
+        }
         // Made now, so that there is something with a version to guard.
         Ref made = Ref::steal(PyObject_GenericGetDict(owner, nullptr));
         if (!made) {
@@ -403,7 +418,7 @@ void World::read_attribute(PyObject* owner, PyObject* name) {
             }
             if (n == "__class__" || is_immutable_c_object(owner)) return;
             if (PyFunction_Check(owner)) return read_function(owner);
-            if (THPVariable_Check(owner)) return;  // the recorder's business
+            if (is_tensor(owner)) return;  // the recorder's business
             throw Puzzle("the attribute " + std::string(n) + " of " + describe(owner));
         }
         return;  // properties and descriptors of Python classes report themselves
@@ -503,19 +518,25 @@ void World::read_whole_set(PyObject* set) {
     const Known* found = find(set);
     if (found == nullptr || found->whole || found->dirty) return;
     const Known known = *found;
-    Py_ssize_t position = 0;
-    PyObject* item = nullptr;
-    Py_hash_t hash = 0;
+    // In the order in which they come: equal sets may have another.
+    Ref members = Ref::steal(PySequence_Tuple(set));
+    if (!members) throw Puzzle("no memory");
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(members.get()); ++i) {
+        PyObject* item = PyTuple_GET_ITEM(members.get(), i);
+        if (is_plain_constant(item)) continue;
+        if (!stands_for_itself(item)) throw Puzzle("a set of objects");
+        if (find(item) == nullptr)
+            pin(item,
+                Place{known.place, Reach::Lookup, 0, Ref::steal(PyUnicode_FromString("member"))});
+    }
     if (PyFrozenSet_Check(set) && !known.dynamic()) {
         known_[set].whole = true;
         return;
     }
-    while (_PySet_NextEntry(set, &position, &item, &hash))
-        if (!is_plain_constant(item)) throw Puzzle("a set of objects");
     Node node;
     node.place = known.place;
     node.demand.check = Check::Members;
-    node.demand.expected = Ref::steal(PyFrozenSet_New(set));
+    node.demand.expected = members;
     if (known.dynamic()) {
         node.parent = known.node;
         node.reach = Reach::Itself;
@@ -530,7 +551,7 @@ void World::read_whole_set(PyObject* set) {
 }
 
 void World::read_whole(PyObject* o, int depth) {
-    if (depth <= 0 || is_plain_constant(o) || THPVariable_Check(o)) return;
+    if (depth <= 0 || is_plain_constant(o) || is_tensor(o)) return;
     if (PyDict_Check(o)) return read_whole_dict(o, depth);
     if (PyTuple_Check(o) || PyList_Check(o)) return read_whole_sequence(o, depth);
     if (PyAnySet_Check(o)) return read_whole_set(o);
@@ -583,7 +604,7 @@ void World::write_attribute(PyObject* owner, PyObject* name) {
     }
     if (PyType_Check(owner)) throw Puzzle("a store to a class attribute");
     PyObject* dict = PyModule_Check(owner) ? PyModule_GetDict(owner) : instance_dict(owner);
-    if (dict == nullptr) return;
+    if (dict == nullptr) throw Puzzle("the first attribute of " + describe(owner));
     if (find(dict) == nullptr) pin(dict, "module");
     write_dict(dict, name);
 }

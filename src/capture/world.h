@@ -24,6 +24,12 @@ class Puzzle : public std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+/// Something that only genuine frames can do: the recording ends right before it, and replays leave
+/// the rest of the call to CPython.
+class Handover : public Puzzle {
+    using Puzzle::Puzzle;
+};
+
 struct Known {
     std::int32_t node = -1;    // dynamic: its node
     std::int32_t place = -1;   // how it was reached

@@ -106,6 +106,15 @@ bool misplaced_by_meta(const c10::OperatorHandle& op) {
     return std::find(std::begin(kOperators), std::end(kOperators), name) != std::end(kOperators);
 }
 
+/// Fused attention that is not asked for its weights gives none, which its meta function does not
+/// know.
+bool leaves_out_weights(const c10::FunctionSchema& schema,
+                        const std::vector<c10::IValue>& arguments) {
+    if (schema.name() != "aten::_native_multi_head_attention") return false;
+    const std::optional<int> asked = schema.argumentIndexWithName("need_weights");
+    return asked && !arguments[static_cast<std::size_t>(*asked)].toBool();
+}
+
 }  // namespace
 
 void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
@@ -155,6 +164,7 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
             throw NotSupported("a call that returns no tensor");
         }
     }
+    if (leaves_out_weights(schema, arguments)) returned[1] = at::Tensor();
     for (std::size_t i = 0; i < returned.size(); ++i)
         if (returned[i].defined()) add_result(returned[i], false, static_cast<int>(i));
 

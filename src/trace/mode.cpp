@@ -102,4 +102,13 @@ SymbolicComposites::~SymbolicComposites() { c10::impl::PythonDispatcherTLS::set_
 
 void pop_mode() { c10::impl::TorchDispatchModeTLS::pop_stack(); }
 
+RecorderState* topmost_recorder() {
+    using TLS = c10::impl::TorchDispatchModeTLS;
+    const std::int64_t length = TLS::stack_len();
+    if (length == 0) return nullptr;
+    const auto& top = TLS::get_stack_at(length - 1);
+    if (&top->pyinterpreter() != &interpreter()) return nullptr;
+    return reinterpret_cast<RecorderState*>(top->ptr(&interpreter()));
+}
+
 }  // namespace ingot::trace

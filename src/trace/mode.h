@@ -14,6 +14,8 @@ class RecorderState;
 void push_mode(RecorderState& recorder);
 /// Removes the topmost mode, which must be the one pushed last.
 void pop_mode();
+/// The recorder on top of this thread's mode stack; nullptr: there is none, or another mode is.
+RecorderState* topmost_recorder();
 
 /// While in scope, composite operators over symbolic sizes come to composite.h first.
 class SymbolicComposites {

@@ -3,6 +3,9 @@
 
 #include <c10/core/DispatchKeySet.h>
 
+#include "trace/mode.h"
+#include "trace/recorder_state.h"
+
 namespace ingot::trace {
 
 namespace {
@@ -73,6 +76,15 @@ c10::intrusive_ptr<c10::TensorImpl> Promise::copy_detached(Version&& version, bo
         c10::make_intrusive<Promise>(cell_, view_, c10::typeMetaToScalarType(dtype()), device(),
                                      sym_sizes().vec(), sym_strides().vec(), sym_storage_offset());
     copy_tensor_metadata(this, copy.get(), std::forward<Version>(version), allow);
+    if (RecorderState* recorder = topmost_recorder();
+        recorder != nullptr && cell_ != nullptr && recorder == cell_->owner) {
+        auto* self = const_cast<Promise*>(this);  // the log keeps it as it keeps any argument
+        recorder->log_copy(
+            at::Tensor(
+                c10::intrusive_ptr<TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(self)),
+            at::Tensor(c10::intrusive_ptr<TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
+                copy.get())));
+    }
     return copy;
 }
 

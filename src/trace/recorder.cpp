@@ -65,6 +65,12 @@ void RecorderState::log_call(const c10::OperatorHandle& op, std::vector<c10::IVa
                    c10::GradMode::is_enabled()});
 }
 
+void RecorderState::log_copy(const at::Tensor& promise, const at::Tensor& copy) {
+    static const c10::OperatorHandle detach =
+        c10::Dispatcher::singleton().findSchemaOrThrow("aten::detach", "");
+    log.push_back({detach, {promise}, {copy}, c10::GradMode::is_enabled()});
+}
+
 bool RecorderState::lower(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     const c10::FunctionSchema& schema = op.schema();
     std::string_view name = schema.operator_name().name;

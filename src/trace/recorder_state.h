@@ -39,6 +39,10 @@ class RecorderState {
     /// One operator from the dispatcher: replaces its arguments on the stack by its results.
     void dispatch(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
+    /// PyTorch has copied a promise without calling an operator (factories and `data` do): for the
+    /// log a `detach`.
+    void log_copy(const at::Tensor& promise, const at::Tensor& copy);
+
     // ---- tensors (functional.cpp) ----
     /// A promise for a real tensor, as a new graph input.
     /// `as`: recorded as if it lay on that device.

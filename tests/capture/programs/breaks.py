@@ -414,3 +414,63 @@ def disabled_functions(w):
     for _ in range(3):
         w.call(f, w.t(2))
     w.note(log)
+
+
+@program
+def factories_before_a_break(w):
+    def f(x):
+        places = torch.arange(x.shape[0]) + 1
+        zeros = torch.zeros(x.shape[0])
+        mask = places > 2
+        if mask.any():  # what the factories made is needed now
+            x = x + places + zeros
+        return x, places, zeros
+
+    f = w.compile(f)
+    for n in (2, 4, 4):
+        with torch.no_grad():
+            w.call(f, w.t(n))
+
+
+@program
+def a_loop_over_modules_breaks(w):
+    layers = torch.nn.ModuleDict({name: torch.nn.Linear(2, 2) for name in "abc"})
+
+    def f(x):
+        seen = []
+        for name, layer in layers.items():
+            x = layer(x)
+            seen.append((name, x.sum().item() > 0))
+        for layer in layers.values():
+            x = layer(x).relu()
+        return x, seen
+
+    f = w.compile(f)
+    for _ in range(3):
+        with torch.no_grad():
+            w.call(f, w.t(2, 2))
+
+
+@program
+def attention_without_weights(w):
+    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+
+    def f(x):
+        result, weights = layer(x, x, x, need_weights=False)
+        return result + 1, weights, layer(x, x, x)[1]
+
+    f = w.compile(f)
+    for _ in range(3):
+        with torch.no_grad():
+            w.call(f, w.t(2, 3, 8))
+
+
+@program
+def nested_tensors(w):
+    def f(x):
+        return x.is_nested, [part * 2 for part in x.unbind()]
+
+    f = w.compile(f)
+    for n in (2, 3, 2):
+        parts = [w.t(n), w.t(1)]
+        w.call(lambda parts: f(torch.nested.as_nested_tensor(parts, layout=torch.strided)), parts)

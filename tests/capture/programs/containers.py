@@ -484,3 +484,60 @@ def big_and_small_integers(w):
     f = w.compile(f)
     for n in (3, 10**20, -8, 3):
         w.call(f, w.t(2), n)
+
+
+@program
+def order_of_equal_sets(w):
+    def f(x, names):
+        return x * len(names), list(names), "a" in names
+
+    f = w.compile(f)
+    first = {"a", "b", "c"}
+    second = {str(n) for n in range(100)} | first
+    for n in range(100):
+        second.discard(str(n))  # equal to the first, and larger inside
+    for names in (first, second, first, set()):
+        w.call(f, w.t(2), names)
+
+
+@program
+def sets_of_classes(w):
+    known = {int, float}
+
+    def f(x):
+        for kind in (int, str):
+            if kind in known:
+                x = x + 1
+        return x, len(known), {int: "int", str: "str"}.get(next(iter(known)), "other") != ""
+
+    f = w.compile(f)
+    for kind in (None, str, None):
+        if kind is not None:
+            known.add(kind)
+        w.call(f, w.t(2))
+
+
+@program
+def deep_copies_of_settings(w):
+    class Settings:
+        def __init__(self):
+            self.scale = 2.0
+            self.more = {"shift": [1, 2]}
+
+    settings = Settings()
+
+    def f(x):
+        mine = copy.deepcopy(settings)
+        mine.scale += 1
+        mine.more["shift"].append(3)
+        return x * mine.scale + sum(mine.more["shift"]), mine.more
+
+    f = w.compile(f)
+    w.call(f, w.t(2))
+    settings.more["shift"][0] = 10
+    w.call(f, w.t(2))
+    settings.scale = 5.0
+    w.call(f, w.t(2))
+    settings.extra = [1]
+    w.call(f, w.t(2))
+    w.note(settings)

@@ -507,3 +507,48 @@ def eval_and_exec(w):
     f = w.compile(f)
     for text in ("x + 1", "x + 1", "x.sum()"):
         w.call(f, w.t(2), text)
+
+
+@program
+def frames_are_looked_at(w):
+    def names_here(x):
+        y = x * 2
+        frame = sys._getframe()
+        return y, frame.f_code.co_name, sorted(frame.f_locals), frame.f_back.f_code.co_name
+
+    def f(x):
+        x = x + 1
+        kept = sorted(locals())
+        y, *names = names_here(x)
+        more = eval("x + y", globals(), {"x": x, "y": y})
+        return more * 2, names, kept, sys.exc_info()
+
+    f = w.compile(f)
+    for _ in range(3):
+        w.call(f, w.t(2))
+    for _ in range(2):
+        try:
+            raise KeyError("handled while f runs")
+        except KeyError:
+            w.call(f, w.t(2))
+
+
+@program
+def keys_that_need_data(w):
+    def f(x, y):
+        both = [x + 1, y + 1]
+        return sorted(both, key=repr)[0] * 2, max(both, key=lambda t: t.sum().item())
+
+    f = w.compile(f)
+    for _ in range(3):
+        w.call(f, w.t(2), w.t(2))
+
+
+@program
+def operators_called_by_their_names(w):
+    def f(x):
+        return torch.ops.aten.sin(x) + torch.ops.aten.add.Tensor(x, x, alpha=2)
+
+    f = w.compile(f)
+    for n in (2, 3, 2):
+        w.call(f, w.t(n))
