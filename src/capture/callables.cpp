@@ -323,6 +323,18 @@ CallClass of_tensor_method(const std::string& name) {
     return {data_functions().contains(name) ? CallKind::Data : CallKind::Torch, "Tensor." + name};
 }
 
+/// The class whose C code a method bound to an instance of `type` is: classes inherit methods, and
+/// the name of a subclass says nothing about them.
+PyTypeObject* owner_of_method(PyTypeObject* type, const PyMethodDef* method) {
+    PyObject* mro = type->tp_mro;
+    for (Py_ssize_t i = 0; mro != nullptr && i < PyTuple_GET_SIZE(mro); ++i) {
+        auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i));
+        for (const PyMethodDef* m = base->tp_methods; m != nullptr && m->ml_name != nullptr; ++m)
+            if (m == method) return base;
+    }
+    return type;
+}
+
 CallClass of_builtin(PyObject* callable) {
     auto* f = reinterpret_cast<PyCFunctionObject*>(callable);
     const std::string name = f->m_ml->ml_name;
@@ -345,11 +357,7 @@ CallClass of_builtin(PyObject* callable) {
             return {of_method(owner, name), owner + "." + name};
         }
         if (is_tensor(self)) return of_tensor_method(name);
-        std::string type = Py_TYPE(self)->tp_name;
-        // Classes made in Python inherit C methods from these.
-        for (PyTypeObject* t = Py_TYPE(self);
-             t != nullptr && PyType_HasFeature(t, Py_TPFLAGS_HEAPTYPE); t = t->tp_base)
-            type = t->tp_base == nullptr ? type : t->tp_base->tp_name;
+        const std::string type = owner_of_method(Py_TYPE(self), f->m_ml)->tp_name;
         return {of_method(type, name), type + "." + name};
     }
     const std::string_view module = view_of(f->m_module);

@@ -3,6 +3,8 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <torch/csrc/Device.h>
+
 #include <cstring>
 
 namespace ingot::capture {
@@ -43,11 +45,19 @@ std::string text_of(const std::vector<std::int64_t>& sizes) {
     return s + "]";
 }
 
-/// Equality of plain constants of one exact type; runs no Python.
+/// Equality of values of one exact type (see `is_value`); runs no Python.
 bool equal_constants(PyObject* a, PyObject* b) {
     if (a == b) return true;
     if (Py_TYPE(a) != Py_TYPE(b)) return false;
-    if (PyFloat_CheckExact(a)) {  // NaN equals itself here, and 0.0 differs from -0.0
+    if (PySlice_Check(a)) {
+        const auto* x = reinterpret_cast<PySliceObject*>(a);
+        const auto* y = reinterpret_cast<PySliceObject*>(b);
+        return equal_constants(x->start, y->start) && equal_constants(x->stop, y->stop) &&
+               equal_constants(x->step, y->step);
+    }
+    if (THPDevice_Check(a))
+        return reinterpret_cast<THPDevice*>(a)->device == reinterpret_cast<THPDevice*>(b)->device;
+    if (PyFloat_Check(a)) {  // NaN equals itself here, and 0.0 differs from -0.0
         const double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
         return std::memcmp(&x, &y, sizeof x) == 0;
     }
@@ -55,9 +65,13 @@ bool equal_constants(PyObject* a, PyObject* b) {
         const Py_complex x = PyComplex_AsCComplex(a), y = PyComplex_AsCComplex(b);
         return std::memcmp(&x, &y, sizeof x) == 0;
     }
-    const int equal = PyObject_RichCompareBool(a, b, Py_EQ);
-    if (equal < 0) PyErr_Clear();
-    return equal == 1;
+    // Of the type itself, whatever a subclass compares.
+    const richcmpfunc compare = PyLong_Check(a)      ? PyLong_Type.tp_richcompare
+                                : PyUnicode_Check(a) ? PyUnicode_Type.tp_richcompare
+                                                     : Py_TYPE(a)->tp_richcompare;
+    const Ref equal = Ref::steal(compare == nullptr ? nullptr : compare(a, b, Py_EQ));
+    if (!equal) PyErr_Clear();
+    return equal.get() == Py_True;
 }
 
 bool has_keys(PyObject* dict, PyObject* keys) {
@@ -96,6 +110,16 @@ bool is_plain_constant(PyObject* o) {
         return true;
     return PyLong_CheckExact(o) || PyUnicode_CheckExact(o) || PyFloat_CheckExact(o) ||
            PyBytes_CheckExact(o) || PyComplex_CheckExact(o);
+}
+
+bool is_value(PyObject* o) {
+    if (PySlice_Check(o)) {
+        const auto* s = reinterpret_cast<PySliceObject*>(o);
+        return is_plain_constant(s->start) && is_plain_constant(s->stop) &&
+               is_plain_constant(s->step);
+    }
+    return is_plain_constant(o) || PyLong_Check(o) || PyUnicode_Check(o) || PyFloat_Check(o) ||
+           PyRange_Check(o) || THPDevice_Check(o);
 }
 
 unsigned type_version(PyTypeObject* type) {
@@ -150,7 +174,7 @@ Demand demand_for(PyObject* value, bool dynamic) {
     Demand d;
     if (value == nullptr) {
         d.check = Check::Absent;
-    } else if (is_plain_constant(value)) {
+    } else if (is_value(value) && (dynamic || is_plain_constant(value))) {
         d.check = Check::Equal;
         d.expected = Ref::borrow(value);
     } else if (THPVariable_CheckExact(value)) {

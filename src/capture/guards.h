@@ -203,6 +203,9 @@ class GuardSet {
 Demand demand_for(PyObject* value, bool dynamic);
 /// Whether a value is described by type and value alone (numbers, strings, None, ...).
 bool is_plain_constant(PyObject* value);
+/// Whether a value is described by its type and what its C code holds, though it may have
+/// attributes beside (a NumPy scalar, a slice of numbers, a class derived from int).
+bool is_value(PyObject* value);
 /// The version that guards lookups on a type, 0: none can be had.
 unsigned type_version(PyTypeObject* type);
 

@@ -480,10 +480,6 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
     if (PyMethod_Check(callable)) {
         const Known* k = world_->find(callable);
         if (k != nullptr && k->dynamic()) throw Puzzle("a bound method from outside");
-        if (k != nullptr) {
-            world_->pin(PyMethod_GET_SELF(callable), "__self__");
-            world_->pin(PyMethod_GET_FUNCTION(callable), "__func__");
-        }
         return dispatch_call(frame, event, PyMethod_GET_FUNCTION(callable),
                              PyMethod_GET_SELF(callable), arguments, result);
     }
@@ -575,6 +571,8 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
     const CallClass c = classify(callable);
     if (self == nullptr && PyCFunction_Check(callable)) {
         self = PyCFunction_GET_SELF(callable);
+        if (const Known* k = world_->find(callable); k != nullptr && k->dynamic())
+            throw Puzzle("a bound method from outside");
         if (self != nullptr && (PyModule_Check(self) || PyType_Check(self))) self = nullptr;
     } else if (Py_TYPE(callable) == &_PyMethodWrapper_Type) {
         Ref owner = Ref::steal(PyObject_GetAttrString(callable, "__self__"));

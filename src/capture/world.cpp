@@ -49,6 +49,7 @@ void World::meet(PyObject* value, std::int32_t place, std::int32_t node, std::in
     const auto [it, fresh] = known_.try_emplace(value, Known{node, place, tensor});
     if (fresh) {
         held_.push_back(Ref::borrow(value));
+        if (node < 0) meet_held(value, place);
         return;
     }
     const Known& old = it->second;
@@ -58,6 +59,23 @@ void World::meet(PyObject* value, std::int32_t place, std::int32_t node, std::in
         guards_.relations.push_back({old.node, -1, Ref::borrow(value), true});
     else if (!old.dynamic() && node >= 0)
         guards_.relations.push_back({node, -1, Ref::borrow(value), true});
+}
+
+void World::meet_held(PyObject* method, std::int32_t place) {
+    PyObject* self = nullptr;
+    if (PyMethod_Check(method)) {
+        self = PyMethod_GET_SELF(method);
+        PyObject* function = PyMethod_GET_FUNCTION(method);
+        meet(function,
+             add_place({place, Reach::Lookup, 0, Ref::steal(PyUnicode_FromString("__func__"))}), -1,
+             -1);
+    } else if (PyCFunction_Check(method)) {
+        self = PyCFunction_GET_SELF(method);
+    }
+    if (self == nullptr) return;
+    if (is_tensor(self)) throw Puzzle("a bound method of a tensor");
+    meet(self, add_place({place, Reach::Lookup, 0, Ref::steal(PyUnicode_FromString("__self__"))}),
+         -1, -1);
 }
 
 std::int32_t World::add_node(const Known& parent, Reach reach, Py_ssize_t index, PyObject* key,

@@ -107,6 +107,8 @@ class World {
     std::int32_t add_node(const Known& parent, Reach reach, Py_ssize_t index, PyObject* key,
                           PyObject* value);
     void meet(PyObject* value, std::int32_t place, std::int32_t node, std::int32_t tensor);
+    /// What a pinned bound method holds as long as it lives: its object and its function.
+    void meet_held(PyObject* method, std::int32_t place);
     PinnedRead pinned_read(PyObject* key, PyObject* value, std::int32_t place);
     PinnedDict& pinned_dict(PyObject* dict, const Known& known);
     /// The instance dictionary, known if its owner is; nullptr if there is none.

@@ -37,6 +37,9 @@ WRONG_UNDER_DYNAMO = {
     "gradients.straight_through": "an assertion fails in the middle",
     "modules.forward_hooks": "a hook that is added later is not seen",
     "modules.lazy_layers": "random numbers are drawn twice",
+    "outside.counters_and_deques": "a Counter from outside counts wrong",
+    "outside.devices_and_numbers_with_classes": "an internal error",
+    "outside.numbers_of_numpy_are_values": "a NumPy scalar comes back as an array",
     "tensors.ranks_and_types_change": "another class and message of an operator's error",
 }
 UNDER_DYNAMO = _options.resolve().capture == "dynamo"

@@ -10,11 +10,12 @@ Step Evaluator::kw_names(int index) {
     return Step::next;
 }
 
-/// A bound method is taken apart, so that CALL passes its object as the first argument.
+/// A bound method is taken apart, so that CALL passes its object as the first argument. An observer
+/// gets it whole: what the method holds is known by the method.
 Step Evaluator::precall(int count) {
     PyObject* marker = top(count + 2);
     PyObject* callable = top(count + 1);
-    if (marker == nullptr && Py_IS_TYPE(callable, &PyMethod_Type)) {
+    if (observer_ == nullptr && marker == nullptr && Py_IS_TYPE(callable, &PyMethod_Type)) {
         top(count + 2) = Py_NewRef(PyMethod_GET_FUNCTION(callable));
         top(count + 1) = Py_NewRef(PyMethod_GET_SELF(callable));
         Py_DECREF(callable);

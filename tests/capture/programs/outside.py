@@ -1,0 +1,294 @@
+"""Objects that C code holds or that are values by themselves: bound methods, views of dicts,
+iterators, slices, numbers of NumPy, random numbers."""
+
+import bisect
+import collections
+import contextvars
+import functools
+import heapq
+import itertools
+import operator
+import random
+import types
+
+import numpy as np
+import torch
+
+from capture.harness import program
+
+
+def _calls(w, f, arguments, change=None, state=None):
+    """Calls `f` once for each tuple of arguments; `change` and `state` run behind each call."""
+    f = w.compile(f)
+    for i, rest in enumerate(arguments):
+        w.call(f, w.t(3), *rest)
+        if change is not None:
+            change(i)
+        if state is not None:
+            w.note(state())
+
+
+@program
+def random_numbers_of_python(w):
+    random.seed(7)
+    _calls(w, lambda x: x * random.random() + random.randint(0, 10), [()] * 5, state=random.random)
+
+
+@program
+def a_bound_method_of_c(w):
+    log = []
+    append = log.append
+
+    def f(x):
+        append(len(log))
+        return x * len(log)
+
+    _calls(w, f, [()] * 4, state=lambda: log)
+
+
+@program
+def a_bound_method_of_c_is_an_argument(w):
+    log = []
+
+    def f(x, append):
+        append(x.shape[0])
+        return x * 2
+
+    _calls(w, f, [(log.append,)] * 4, state=lambda: log)
+
+
+class Counter:
+    def __init__(self, count):
+        self.count = count
+
+    def step(self, x):
+        self.count += 1
+        return x * self.count
+
+
+@program
+def bound_methods_from_outside(w):
+    a, b = Counter(1), Counter(10)
+    step = types.MethodType(Counter.step, a)
+    _calls(w, lambda x: step(x), [()] * 4, state=lambda: a.count)
+    _calls(w, lambda x, g: g(x), [(a.step,), (a.step,), (b.step,), (a.step,)],
+           state=lambda: (a.count, b.count))  # fmt: skip
+
+
+@program
+def a_bound_method_leads_to_a_break(w):
+    class Source(random.Random):
+        def number(self, low, high):
+            return low + self.getrandbits(4) % high
+
+    source = Source(3)
+    number = source.number
+    _calls(w, lambda x: x + number(0, 7), [()] * 6, state=source.getstate)
+
+
+@program
+def views_of_an_outside_dict(w):
+    d = {"a": 1}
+    keys, values, items, proxy = d.keys(), d.values(), d.items(), types.MappingProxyType(d)
+
+    def f(x):
+        return x * len(keys) + sum(values) + len(list(items)), proxy["a"], proxy.get("1", 0)
+
+    def change(i):
+        d["a"] = i
+        d[str(i)] = i
+
+    _calls(w, f, [()] * 4, change)
+
+
+@program
+def iterators_from_outside(w):
+    pairs, mapped = zip(range(9), range(9), strict=True), map(abs, range(9))
+    count, numbers = itertools.count(), iter(range(9))
+
+    def f(x):
+        for n in numbers:
+            x = x + n
+            if n % 2:
+                break
+        return x * next(pairs)[0] + next(mapped) + next(count)
+
+    _calls(w, f, [()] * 4, state=lambda: next(count))
+
+
+@program
+def heaps_and_sorted_lists(w):
+    heap, ordered, items = [5, 3, 8], [1, 9], {}
+    heapq.heapify(heap)
+
+    def f(x, n):
+        heapq.heappush(heap, n)
+        bisect.insort(ordered, n)
+        operator.setitem(items, n, len(ordered))
+        return x * heapq.heappop(heap) + len(operator.iadd(ordered, [n]))
+
+    _calls(w, f, [(4,), (4,), (4,), (1,)], state=lambda: (heap, ordered, items))
+
+
+@program
+def counters_and_deques(w):
+    seen, last, groups = (
+        collections.Counter(),
+        collections.deque(maxlen=2),
+        collections.defaultdict(list),
+    )
+
+    def f(x, key):
+        seen[key] += 1
+        seen.update([key, "z"])
+        last.append(key)
+        groups[key].append(len(last))
+        return x * seen[key] + len(groups[key])
+
+    _calls(w, f, [("a",), ("a",), ("b",), ("a",)], state=lambda: (seen, last, groups))
+
+
+@program
+def slices_and_ranges_are_values(w):
+    def f(x, part, steps):
+        for n in steps:
+            x = x + n
+        return x[part], len(steps)
+
+    _calls(w, f, [(slice(0, 2), range(2)), (slice(0, 2), range(2)), (slice(1, 3), range(2)),
+                  (slice(0, 2), range(1, 3)), (slice(None, None, 2), range(0)),
+                  ((slice(0, 1),), range(2))])  # fmt: skip
+
+
+@program
+def numbers_of_numpy_are_values(w):
+    array = np.array([1.0, 2.0])
+
+    def f(x, n):
+        return x * n + float(array[0]), array.sum()
+
+    def change(i):
+        array[0] = i
+
+    numbers = [np.float64(2), np.float64(3), np.int64(3), np.float64(2)]
+    _calls(w, f, [(n,) for n in numbers], change)
+
+
+@program
+def devices_and_numbers_with_classes(w):
+    class Size(int):
+        extra = 1
+
+    size = Size(3)
+
+    def f(x, device, n):
+        return torch.ones(2, device=device) + n * n.extra, device.type, type(n + 1)
+
+    def change(i):
+        size.extra = i
+
+    cpu = torch.device("cpu")
+    _calls(w, f, [(cpu, size), (cpu, size), (cpu, Size(4)), (torch.device("cpu", 0), size)], change)
+
+
+@program
+def text_of_deep_containers(w):
+    deep = [[[[1]]]]
+
+    def f(x):
+        return x, repr(deep), str(deep), f"{deep}", "{}".format(deep), "%s" % deep  # noqa: UP031,UP032
+
+    def change(i):
+        deep[0][0][0][0] = i
+
+    _calls(w, f, [()] * 4, change)
+
+
+@program
+def order_of_deep_containers(w):
+    def f(x, pair):
+        return x * sorted(pair)[0][0][0][0], max(pair)[0][0][0]
+
+    def deep(a, b):
+        return ([(((a,),),), (((b,),),)],)
+
+    _calls(w, f, [deep(3, 1), deep(3, 1), deep(3, 5), deep(9, 5)])
+
+
+@program
+def class_and_dict_are_exchanged(w):
+    class A:
+        def factor(self):
+            return self.n
+
+    class B:
+        def factor(self):
+            return -self.n
+
+    a = A()
+    a.n = 2
+
+    def change(i):
+        a.__class__ = B if i % 2 else A
+        a.__dict__ = {"n": i}
+
+    _calls(w, lambda x: x * a.factor(), [()] * 5, change)
+
+
+@program
+def context_variables_are_read_and_set(w):
+    variable = contextvars.ContextVar("variable", default=1)
+
+    def f(x):
+        n = variable.get()
+        variable.set(n + 1)
+        return x * n
+
+    _calls(w, f, [()] * 4, state=variable.get)
+
+
+@program
+def dispatch_by_class(w):
+    @functools.singledispatch
+    def factor(value):
+        return 1
+
+    @factor.register
+    def _(value: int):
+        return 2
+
+    def change(i):
+        if i == 1:
+            factor.register(str, lambda value: 5)
+
+    _calls(w, lambda x, v: x * factor(v), [(1,), ("s",), ("s",), (1,)], change)
+
+
+@program
+def cached_properties_are_dropped(w):
+    class A:
+        n = 0
+
+        @functools.cached_property
+        def value(self):
+            self.n += 1
+            return self.n
+
+    holder = types.SimpleNamespace(a=A())
+
+    def change(i):
+        if i == 1:
+            holder.a = A()
+            holder.a.n = 5
+        if i == 2:
+            del holder.a.__dict__["value"]
+
+    _calls(w, lambda x: x * holder.a.value, [()] * 5, change, lambda: holder.a.n)
+
+
+@program
+def generators_of_random_tensors(w):
+    generator = torch.Generator()
+    generator.manual_seed(3)
+    _calls(w, lambda x: x + torch.rand(3, generator=generator), [()] * 4,
+           state=lambda: torch.rand(2, generator=generator))  # fmt: skip
