@@ -1,9 +1,8 @@
 // Checking guards and saying why one failed; see guards.h.
 #include "capture/guards.h"
 
-#include <torch/csrc/autograd/python_variable.h>
-
 #include <torch/csrc/Device.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <cstring>
 
