@@ -1,6 +1,7 @@
 // How segments begin and end, and what a break does; the other half of recording.h.
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "bindings/errors.h"
@@ -9,6 +10,7 @@
 #include "capture/objects.h"
 #include "capture/perform.h"
 #include "capture/recording.h"
+#include "passes/facts.h"
 #include "trace/replay.h"
 
 namespace ingot::capture {
@@ -147,7 +149,9 @@ class GraphEnd {
             if (o.writes_input >= 0 &&
                 recording.inputs[static_cast<std::size_t>(o.writes_input)].captured.defined())
                 throw NotSupported("a write to a tensor that the program found by itself");
-        if (recording.graph.outputs().empty()) {
+        // Numbers that nobody reads are drawn all the same: the next ones depend on it.
+        if (recording.graph.outputs().empty() &&
+            std::ranges::none_of(recording.graph.nodes(), has_effect)) {
             segment_.inputs.clear();
             if (!outputs_.empty()) throw NotSupported("outputs without a graph");
             return;

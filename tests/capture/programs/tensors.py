@@ -252,6 +252,23 @@ def random_numbers(w):
 
 
 @program
+def random_numbers_nobody_reads(w):
+    def alone(x):
+        torch.rand(3)
+        return 5
+
+    def beside(x):
+        torch.nn.functional.dropout(x, 0.5)
+        torch.rand(3)
+        return x + 1
+
+    for f in (w.compile(alone), w.compile(beside)):
+        for _ in range(3):
+            w.call(f, w.t(4))
+            w.note(torch.rand(2))
+
+
+@program
 def generators_of_random_numbers(w):
     generator = torch.Generator().manual_seed(3)
 
