@@ -120,6 +120,7 @@ def _mark_own() -> None:
     from . import _control, _ingot
 
     _ingot.capture_mark(_control.graph_break, "break")
+    _ingot.capture_mark(_control.is_compiling, "true")
 
 
 def _mark_known() -> None:

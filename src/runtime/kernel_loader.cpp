@@ -2,18 +2,14 @@
 #include "runtime/kernel_loader.h"
 
 #include <algorithm>
-#include <atomic>
-#include <charconv>
-#include <condition_variable>
 #include <deque>
-#include <exception>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include "codegen/contraction/contraction.h"
 #include "codegen/llvm/emit.h"
 #include "ir/error.h"
+#include "runtime/kernel_jobs.h"
 #include "schedule/nest.h"
 
 namespace ingot::runtime {
@@ -24,58 +20,32 @@ constexpr std::string_view kVersion = "ingot kernels 3";
 constexpr std::string_view kLaunches = "/launches";
 constexpr std::string_view kShared = "/shared";  // names of shared functions, a line each
 
-/// Launch expressions over canonical names instead of the kernel's size symbols.
-std::string launches_text(const KernelCode& code, const Kernel& kernel, ExprPool& pool) {
-    const auto canonical = [&](Expr e) {
-        return to_string(substitute(e, [&](Expr symbol) -> std::optional<Expr> {
-            for (std::size_t i = 0; i < kernel.sizes.size(); ++i)
-                if (kernel.sizes[i] == symbol) return pool.symbol("ks" + std::to_string(i));
-            return std::nullopt;
-        }));
-    };
+std::string launches_text(const KernelCode& code, const KernelJob& job) {
+    const LaunchText over(*job.kernel, *job.pool);
     std::string text;
-    for (const Launch& l : code.launches)
-        text += l.symbol + '\t' + canonical(l.work) + '\t' + canonical(l.grain) + '\t' +
-                canonical(l.scratch_bytes) + '\n';
+    for (const Launch& l : code.launches) {
+        const std::string fields[] = {l.symbol, over.text(l.work), over.text(l.grain),
+                                      over.text(l.scratch_bytes)};
+        text += LaunchText::line(fields);
+    }
     return text;
 }
 
-KernelCode parse_launches(const std::string& text, const Kernel& kernel, ExprPool& pool) {
-    const auto expression = [&](const std::string& field) {
-        return substitute(parse_expr(field, pool), [&](Expr symbol) -> std::optional<Expr> {
-            const std::string name = to_string(symbol);
-            std::size_t i = 0;
-            if (!name.starts_with("ks")) return std::nullopt;
-            const auto end = name.data() + name.size();
-            if (std::from_chars(name.data() + 2, end, i).ptr != end || i >= kernel.sizes.size())
-                return std::nullopt;
-            return kernel.sizes[i];
-        });
-    };
+KernelCode parse_launches(const std::string& text, const KernelJob& job) {
+    const LaunchText over(*job.kernel, *job.pool);
     KernelCode code;
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) {
-        std::istringstream fields(line);
-        std::string symbol, work, grain, scratch;
-        std::getline(fields, symbol, '\t');
-        std::getline(fields, work, '\t');
-        std::getline(fields, grain, '\t');
-        std::getline(fields, scratch, '\t');
-        code.launches.push_back({symbol, expression(work), expression(grain), expression(scratch)});
-    }
+    for (const auto& f : LaunchText::parse(text, 4))
+        code.launches.push_back(
+            {f[0], over.expression(f[1]), over.expression(f[2]), over.expression(f[3])});
     return code;
 }
 
 }  // namespace
 
-struct KernelLoader::Job {
-    const Kernel* kernel = nullptr;
-    ExprPool* pool = nullptr;
-    std::string text, key;
+struct KernelLoader::Job : KernelJob {
     std::shared_ptr<const LoadedKernel> loaded;
     codegen::CompiledObject object;  // of a kernel that was compiled now
     KernelCode emitted;
-    std::exception_ptr error;
 };
 
 codegen::IrModule KernelLoader::emit(const Kernel& kernel, KernelCode& launches) const {
@@ -103,51 +73,6 @@ void KernelLoader::compile_one(Job& job) {
     } catch (...) {
         job.error = std::current_exception();
     }
-}
-
-void KernelLoader::compile(std::vector<Job>& jobs, int threads, const InterruptCheck& interrupted) {
-    std::vector<Job*> todo;
-    for (Job& job : jobs)
-        if (!job.loaded) todo.push_back(&job);
-    // The longest first, so that none of them is left for the end.
-    std::ranges::stable_sort(todo, std::greater{}, [](Job* j) { return j->text.size(); });
-    std::atomic<std::size_t> next{0};
-    std::atomic<bool> stop{false};
-    std::mutex mutex;
-    std::condition_variable done;
-    std::size_t finished = 0;
-    const auto work = [&] {
-        for (std::size_t i; !stop && (i = next.fetch_add(1)) < todo.size();) {
-            compile_one(*todo[i]);
-            if (todo[i]->error) stop = true;
-        }
-        std::lock_guard lock(mutex);
-        ++finished;
-        done.notify_one();
-    };
-    const auto asked_to_stop = [&] {
-        if (interrupted && interrupted()) stop = true;
-        return stop.load();
-    };
-    bool interrupt = asked_to_stop();
-    if (!interrupt) {
-        const std::size_t count =
-            std::min<std::size_t>(todo.size(), static_cast<std::size_t>(std::max(threads, 1)));
-        std::vector<std::thread> workers;
-        for (std::size_t t = 0; t < count; ++t) workers.emplace_back(work);
-        std::unique_lock lock(mutex);
-        while (!done.wait_for(lock, std::chrono::milliseconds(20),
-                              [&] { return finished == workers.size(); })) {
-            lock.unlock();
-            if (!stop && asked_to_stop()) interrupt = true;
-            lock.lock();
-        }
-        lock.unlock();
-        for (std::thread& w : workers) w.join();
-    }
-    if (interrupt) throw Interrupted("the compilation was interrupted");
-    for (Job* job : todo)
-        if (job->error) std::rethrow_exception(job->error);
 }
 
 void KernelLoader::take_from_process(std::vector<Job>& jobs, CompileReport& report) {
@@ -233,18 +158,8 @@ std::vector<KernelLaunches> KernelLoader::load(const Plan& plan, int threads,
                                                const InterruptCheck& interrupted,
                                                CompileReport& report,
                                                std::vector<std::shared_ptr<const void>>& code) {
-    const std::string target = jit_.cache_key();
     std::vector<Job> jobs(plan.kernels.size());
-    std::vector<std::string_view> all{kVersion, target};
-    for (std::size_t i = 0; i < jobs.size(); ++i) {
-        jobs[i].kernel = &plan.kernels[i];
-        jobs[i].pool = plan.pool.get();
-        jobs[i].text = to_string(plan.kernels[i]);
-        const std::string_view parts[] = {kVersion, target, jobs[i].text};
-        jobs[i].key = content_key(parts);
-        all.push_back(jobs[i].key);
-    }
-    const std::string pack_key = content_key(all);
+    const std::string pack_key = set_keys(pointers(jobs), plan, kVersion, jit_.cache_key());
     take_from_process(jobs, report);
     const auto missing = [&] {
         return std::ranges::count_if(jobs, [](const Job& j) { return !j.loaded; });
@@ -252,21 +167,23 @@ std::vector<KernelLaunches> KernelLoader::load(const Plan& plan, int threads,
     if (missing() != 0 && cache_.enabled()) take_from_disk(jobs, pack_key, report);
     const auto count = missing();
     if (count != 0) {
-        compile(jobs, threads, interrupted);
+        std::vector<KernelJob*> todo;
+        for (Job& job : jobs)
+            if (!job.loaded) todo.push_back(&job);
+        compile_on_threads(std::move(todo), threads, interrupted,
+                           [this](KernelJob& job) { compile_one(static_cast<Job&>(job)); });
         report.compiled = static_cast<int>(count);
         for (Job& job : jobs)
             if (!job.object.bytes.empty())
-                job.loaded = std::make_shared<LoadedKernel>(
-                    LoadedKernel{job.loaded->shared, job.loaded->code,
-                                 launches_text(job.emitted, *job.kernel, *job.pool)});
+                job.loaded = std::make_shared<LoadedKernel>(LoadedKernel{
+                    job.loaded->shared, job.loaded->code, launches_text(job.emitted, job)});
         if (cache_.enabled()) store(jobs, pack_key);
     }
     std::vector<KernelLaunches> kernels;
     std::lock_guard lock(mutex_);
     for (Job& job : jobs) {
         KernelLaunches launches;
-        for (const Launch& l :
-             parse_launches(job.loaded->launches, *job.kernel, *job.pool).launches)
+        for (const Launch& l : parse_launches(job.loaded->launches, job).launches)
             launches.launches.push_back(
                 {job.loaded->code->function<std::remove_pointer_t<KernelFn>>(l.symbol), l});
         kernels.push_back(std::move(launches));

@@ -40,7 +40,6 @@ class KernelLoader {
     struct Job;
     void take_from_process(std::vector<Job>& jobs, CompileReport& report);
     void take_from_disk(std::vector<Job>& jobs, const std::string& pack_key, CompileReport& report);
-    void compile(std::vector<Job>& jobs, int threads, const InterruptCheck& interrupted);
     void compile_one(Job& job);
     void store(const std::vector<Job>& jobs, const std::string& pack_key);
 

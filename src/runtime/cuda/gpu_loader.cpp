@@ -2,15 +2,11 @@
 #include "runtime/cuda/gpu_loader.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cctype>
-#include <charconv>
-#include <exception>
-#include <sstream>
-#include <thread>
 
 #include "codegen/llvm/emit_nvptx.h"
 #include "runtime/cuda/assembler.h"
+#include "runtime/kernel_jobs.h"
 
 namespace ingot::runtime::cuda {
 namespace {
@@ -18,51 +14,28 @@ namespace {
 constexpr std::string_view kVersion = "ingot gpu kernels 1";
 constexpr std::string_view kLaunches = "/launches";
 
-std::string launches_text(const std::vector<GpuLaunch>& launches, const Kernel& kernel,
-                          ExprPool& pool) {
-    const auto canonical = [&](Expr e) {
-        return to_string(substitute(e, [&](Expr symbol) -> std::optional<Expr> {
-            for (std::size_t i = 0; i < kernel.sizes.size(); ++i)
-                if (kernel.sizes[i] == symbol) return pool.symbol("ks" + std::to_string(i));
-            return std::nullopt;
-        }));
-    };
+std::string launches_text(const std::vector<GpuLaunch>& launches, const KernelJob& job) {
+    const LaunchText over(*job.kernel, *job.pool);
     std::string text;
-    for (const GpuLaunch& l : launches)
-        text += l.symbol + '\t' + canonical(l.points) + '\t' + std::to_string(l.points_per_block) +
-                '\t' + std::to_string(l.threads) + '\t' + canonical(l.shared_bytes) + '\n';
+    for (const GpuLaunch& l : launches) {
+        const std::string fields[] = {l.symbol, over.text(l.points),
+                                      std::to_string(l.points_per_block), std::to_string(l.threads),
+                                      over.text(l.shared_bytes)};
+        text += LaunchText::line(fields);
+    }
     return text;
 }
 
-std::vector<GpuLaunch> parse_launches(const std::string& text, const Kernel& kernel,
-                                      ExprPool& pool) {
-    const auto expression = [&](const std::string& field) {
-        return substitute(parse_expr(field, pool), [&](Expr symbol) -> std::optional<Expr> {
-            const std::string name = to_string(symbol);
-            std::size_t i = 0;
-            if (!name.starts_with("ks")) return std::nullopt;
-            const auto end = name.data() + name.size();
-            if (std::from_chars(name.data() + 2, end, i).ptr != end || i >= kernel.sizes.size())
-                return std::nullopt;
-            return kernel.sizes[i];
-        });
-    };
+std::vector<GpuLaunch> parse_launches(const std::string& text, const KernelJob& job) {
+    const LaunchText over(*job.kernel, *job.pool);
     std::vector<GpuLaunch> launches;
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) {
-        std::istringstream fields(line);
-        std::string symbol, points, per_block, threads, shared;
-        std::getline(fields, symbol, '\t');
-        std::getline(fields, points, '\t');
-        std::getline(fields, per_block, '\t');
-        std::getline(fields, threads, '\t');
-        std::getline(fields, shared, '\t');
+    for (const auto& f : LaunchText::parse(text, 5)) {
         GpuLaunch l;
-        l.symbol = symbol;
-        l.points = expression(points);
-        l.points_per_block = static_cast<unsigned>(std::stoul(per_block));
-        l.threads = static_cast<unsigned>(std::stoul(threads));
-        l.shared_bytes = expression(shared);
+        l.symbol = f[0];
+        l.points = over.expression(f[1]);
+        l.points_per_block = static_cast<unsigned>(std::stoul(f[2]));
+        l.threads = static_cast<unsigned>(std::stoul(f[3]));
+        l.shared_bytes = over.expression(f[4]);
         launches.push_back(std::move(l));
     }
     return launches;
@@ -88,50 +61,24 @@ PtxKernel emit_ptx(const codegen::Jit& jit, const Kernel& kernel) {
     return out;
 }
 
-struct GpuLoader::Job {
-    const Kernel* kernel = nullptr;
-    ExprPool* pool = nullptr;
-    std::string text, key;
+struct GpuLoader::Job : KernelJob {
     std::shared_ptr<const LoadedGpuKernel> loaded;
     std::vector<std::uint8_t> cubin;  // of a kernel that was compiled now
     std::vector<GpuLaunch> emitted;
-    std::exception_ptr error;
 };
 
 GpuLoader::GpuLoader(std::shared_ptr<const Gpu> gpu, DiskCache& cache)
     : gpu_(std::move(gpu)), jit_(gpu_target(gpu_->capability())), cache_(cache) {}
 
-void GpuLoader::compile(std::vector<Job>& jobs, int threads,
-                        const InterruptCheck& interrupted) const {
-    std::vector<Job*> todo;
-    for (Job& job : jobs)
-        if (!job.loaded) todo.push_back(&job);
-    std::ranges::stable_sort(todo, std::greater{}, [](Job* j) { return j->text.size(); });
-    std::atomic<std::size_t> next{0};
-    std::atomic<bool> stop{interrupted && interrupted()};
-    const bool interrupt = stop;
-    const auto work = [&] {
-        for (std::size_t i; !stop && (i = next.fetch_add(1)) < todo.size();) {
-            Job& job = *todo[i];
-            try {
-                PtxKernel k = emit_ptx(jit_, *job.kernel);
-                job.emitted = std::move(k.launches);
-                job.cubin = assemble(*gpu_, k.ptx);
-                job.loaded =
-                    std::make_shared<LoadedGpuKernel>(LoadedGpuKernel{gpu_->load(job.cubin), {}});
-            } catch (...) {
-                job.error = std::current_exception();
-                stop = true;
-            }
-        }
-    };
-    std::vector<std::thread> workers;
-    const auto count = std::min(todo.size(), static_cast<std::size_t>(std::max(threads, 1)));
-    for (std::size_t t = 0; t < count; ++t) workers.emplace_back(work);
-    for (std::thread& w : workers) w.join();
-    if (interrupt) throw Interrupted("the compilation was interrupted");
-    for (Job* job : todo)
-        if (job->error) std::rethrow_exception(job->error);
+void GpuLoader::compile_one(Job& job) const {
+    try {
+        PtxKernel k = emit_ptx(jit_, *job.kernel);
+        job.emitted = std::move(k.launches);
+        job.cubin = assemble(*gpu_, k.ptx);
+        job.loaded = std::make_shared<LoadedGpuKernel>(LoadedGpuKernel{gpu_->load(job.cubin), {}});
+    } catch (...) {
+        job.error = std::current_exception();
+    }
 }
 
 void GpuLoader::take_from_disk(std::vector<Job>& jobs, const std::string& pack_key,
@@ -179,16 +126,7 @@ std::vector<KernelLaunches> GpuLoader::load(const Plan& plan, int threads,
                                             std::vector<std::shared_ptr<const void>>& code) {
     const std::string target = jit_.cache_key() + "/sm_" + std::to_string(gpu_->capability());
     std::vector<Job> jobs(plan.kernels.size());
-    std::vector<std::string_view> all{kVersion, target};
-    for (std::size_t i = 0; i < jobs.size(); ++i) {
-        jobs[i].kernel = &plan.kernels[i];
-        jobs[i].pool = plan.pool.get();
-        jobs[i].text = to_string(plan.kernels[i]);
-        const std::string_view parts[] = {kVersion, target, jobs[i].text};
-        jobs[i].key = content_key(parts);
-        all.push_back(jobs[i].key);
-    }
-    const std::string pack_key = content_key(all);
+    const std::string pack_key = set_keys(pointers(jobs), plan, kVersion, target);
     {
         std::lock_guard lock(mutex_);
         for (Job& job : jobs)
@@ -200,19 +138,23 @@ std::vector<KernelLaunches> GpuLoader::load(const Plan& plan, int threads,
     };
     if (missing() != 0 && cache_.enabled()) take_from_disk(jobs, pack_key, report);
     if (const auto count = missing(); count != 0) {
-        compile(jobs, threads, interrupted);
+        std::vector<KernelJob*> todo;
+        for (Job& job : jobs)
+            if (!job.loaded) todo.push_back(&job);
+        compile_on_threads(std::move(todo), threads, interrupted,
+                           [this](KernelJob& job) { compile_one(static_cast<Job&>(job)); });
         report.compiled = static_cast<int>(count);
         for (Job& job : jobs)
             if (!job.cubin.empty())
-                job.loaded = std::make_shared<LoadedGpuKernel>(LoadedGpuKernel{
-                    job.loaded->module, launches_text(job.emitted, *job.kernel, *job.pool)});
+                job.loaded = std::make_shared<LoadedGpuKernel>(
+                    LoadedGpuKernel{job.loaded->module, launches_text(job.emitted, job)});
         if (cache_.enabled()) store(jobs, pack_key);
     }
     std::vector<KernelLaunches> kernels;
     std::lock_guard lock(mutex_);
     for (Job& job : jobs) {
         KernelLaunches launches;
-        for (GpuLaunch& l : parse_launches(job.loaded->launches, *job.kernel, *job.pool)) {
+        for (GpuLaunch& l : parse_launches(job.loaded->launches, job)) {
             LaunchCode c;
             c.gpu_function = job.loaded->module->function(
                 l.symbol, std::min(l.shared_bytes.range().hi, gpu_->shared_bytes()));

@@ -43,7 +43,7 @@ class GpuLoader {
   private:
     struct Job;
     void take_from_disk(std::vector<Job>& jobs, const std::string& pack_key, CompileReport& report);
-    void compile(std::vector<Job>& jobs, int threads, const InterruptCheck& interrupted) const;
+    void compile_one(Job& job) const;
     void store(const std::vector<Job>& jobs, const std::string& pack_key);
 
     std::shared_ptr<const Gpu> gpu_;
