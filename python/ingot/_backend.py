@@ -63,6 +63,7 @@ def stats() -> Stats:
             setattr(found, name, captured[name])
         found.graphs += captured["graphs"]
         found.programs += captured["graphs"]
+        found.training += captured["training"]
         found.eager_calls += captured["eager_calls"]
         found.compile_seconds += captured["compile_seconds"]
         found.fallbacks += sum(captured["reasons"].values())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -84,7 +85,7 @@ def _own_error(error: Exception, captured: Any) -> Exception:
         return _errors.FailOnRecompileLimitHit(str(error))
     reason, _, where = str(error).partition("\n")
     frame = frame_of(where.strip())
-    return _errors.Unsupported(reason, [frame] if frame else None)
+    return _errors.Unsupported(reason, traceback.StackSummary.from_list([frame]) if frame else None)
 
 
 def explain(function: Callable, settings: Settings, args: tuple, kwargs: dict) -> Explanation:

@@ -16,6 +16,7 @@ struct Settings {
     runtime::CompileOptions compile;
     runtime::CompilerOptions compiler;
     bool round_intermediates = true;
+    bool training = true;      // compile backwards
     double memory_budget = 1;  // of training, see passes/partition.h
 
     explicit Settings(const pybind11::dict& values) {
@@ -28,6 +29,7 @@ struct Settings {
         read(values, "target", compiler.target);
         read(values, "perf_map", compiler.perf_map);
         read(values, "emulate_precision_casts", round_intermediates);
+        read(values, "training", training);
         read(values, "memory_budget", memory_budget);
     }
 

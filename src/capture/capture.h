@@ -18,7 +18,7 @@
 //   except under fullgraph or the stance fail_on_recompile. Its attributes:
 //         function                what was given
 //         counters() -> dict      calls, replays, recordings, eager_calls, guard_failures, breaks,
-//                                 graphs, operators, record_seconds, compile_seconds
+//                                 graphs, training (graphs with a backward), operators, record_seconds, compile_seconds
 //         explain() -> list       one dict a segment, oldest first: kind ('graph'|'eager'), end
 //                                 ('return'|'break'|'raise'), reason (of a break or of running
 //                                 eagerly), line ('file:line in function'), operators (list of

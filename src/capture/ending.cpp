@@ -1,4 +1,5 @@
 // How segments begin and end, and what a break does; the other half of recording.h.
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include "capture/objects.h"
 #include "capture/perform.h"
 #include "capture/recording.h"
-#include "passes/facts.h"
 #include "trace/replay.h"
 
 namespace ingot::capture {
@@ -51,13 +51,23 @@ std::vector<at::Tensor> live_promises(std::span<const trace::LoggedCall> log) {
     return live;
 }
 
-/// Gives a promise its contents; the Python object and all that refer to it stay.
-void fulfil(const at::Tensor& promise, const at::Tensor& real) {
-    c10::TensorImpl* impl = promise.unsafeGetTensorImpl();
+/// Gives a promise its contents, and its place in PyTorch's graph; the Python object and all that
+/// refer to it stay.
+void fulfil(const at::Tensor& promise, at::Tensor real) {
     if (!trace::is_promise(promise)) return;
+    if (real.use_count() > 1) {  // somebody else knows it
+        at::AutoGradMode grad(true);
+        real = real.requires_grad() ? real.alias() : real.detach();
+    }
+    c10::TensorImpl* impl = promise.unsafeGetTensorImpl();
+    c10::TensorImpl* source = real.unsafeGetTensorImpl();
     impl->shallow_copy_from(real.getIntrusivePtr());
-    // A view of a promise that nobody holds is no view of anything now.
-    if (!impl->requires_grad()) impl->set_autograd_meta(nullptr);
+    if (!real.is_inference()) impl->set_version_counter(source->version_counter());
+    autograd_meta_of(*impl) = std::move(autograd_meta_of(*source));
+}
+
+void fulfil_all(const std::vector<at::Tensor>& promises, std::vector<at::Tensor> reals) {
+    for (std::size_t i = 0; i < promises.size(); ++i) fulfil(promises[i], std::move(reals[i]));
 }
 
 /// What a recording needs to be carried out again, taken before the recorder gives its graph away.
@@ -71,11 +81,16 @@ struct Transcript {
     /// Carries the calls out eagerly and fills the promises.
     void fill_all(const std::vector<at::Tensor>& promises) const {
         if (log.empty()) return;
-        trace::Replay replay;
-        for (const trace::InputSource& s : inputs)
-            if (s.captured.defined()) replay.bind(s.promise, s.captured);
-        for (const trace::LoggedCall& call : log) replay.run(call);
-        for (const at::Tensor& p : promises) fulfil(p, replay.tensor(p));
+        std::vector<at::Tensor> reals;
+        {
+            trace::Replay replay;
+            for (const trace::InputSource& s : inputs)
+                if (s.captured.defined()) replay.bind(s.promise, s.captured);
+            at::AutoGradMode grad(true);  // each call knows whether it was on
+            for (const trace::LoggedCall& call : log) replay.run(call);
+            for (const at::Tensor& p : promises) reals.push_back(replay.tensor(p));
+        }
+        fulfil_all(promises, std::move(reals));
     }
 };
 
@@ -96,9 +111,16 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     list_ = std::move(list);
     segment_ = std::make_shared<Segment>();
     segment_->guards.modes = Modes::now();
-    world_ = std::make_unique<World>(segment_->guards);
+    histories_.restore();
     recorder_ = std::make_unique<trace::Recorder>();
-    recorder_->refuse_gradients();
+    std::function<void(PyObject*)> met;
+    if (context_.settings.training) {
+        recorder_->follow_gradients();
+        met = [this](PyObject* o) { histories_.cut(THPVariable_Unpack(o)); };
+    } else {
+        recorder_->refuse_gradients();
+    }
+    world_ = std::make_unique<World>(segment_->guards, std::move(met));
     ++context_.counters.recordings;
 }
 
@@ -112,14 +134,13 @@ namespace {
 /// The graph of a segment: its inputs, outputs and program.
 class GraphEnd {
   public:
-    GraphEnd(trace::Recorder& recorder, const World& world, Segment& segment)
-        : recorder_(recorder), world_(world), segment_(segment) {}
+    GraphEnd(trace::Recorder& recorder, const World& world, Segment& segment, Histories& histories)
+        : recorder_(recorder), world_(world), segment_(segment), histories_(histories) {}
 
     Origin origin_of(PyObject* o) {
         if (!is_tensor(o)) return world_.origin_of(o);
         const at::Tensor& t = THPVariable_Unpack(o);
         if (recorder_.owns(t)) {
-            if (t.requires_grad()) return {Origin::Kind::Unknown, -1, "a tensor with a gradient"};
             if (!THPVariable_CheckExact(o))
                 return {Origin::Kind::Unknown, -1, "a tensor subclass that was made"};
             return {Origin::Kind::Output, add_output(t)};
@@ -143,28 +164,19 @@ class GraphEnd {
         for (const trace::LoggedCall& call : recorder_.log())
             segment_.operators.push_back(call.op.schema().name());
         segment_.outputs = outputs_.size();
-        trace::Recording recording = recorder_.finish(outputs_);
-        recording.graph.round_intermediates = settings.round_intermediates;
-        for (const Output& o : recording.graph.outputs())
-            if (o.writes_input >= 0 &&
-                recording.inputs[static_cast<std::size_t>(o.writes_input)].captured.defined())
-                throw NotSupported("a write to a tensor that the program found by itself");
-        // Numbers that nobody reads are drawn all the same: the next ones depend on it.
-        if (recording.graph.outputs().empty() &&
-            std::ranges::none_of(recording.graph.nodes(), has_effect)) {
-            segment_.inputs.clear();
-            if (!outputs_.empty()) throw NotSupported("outputs without a graph");
-            return;
-        }
-        auto compiler = bindings::Compilers::instance().get(settings.compiler);
         std::vector<at::Tensor> results;
         trace::CallStatus status = trace::CallStatus::Done;
         const auto start = Clock::now();
         {
+            const Quiet quiet;
             WithoutLock unlocked;
-            segment_.program = std::make_shared<trace::CompiledFunction>(
-                std::move(recording), examples_, promises_, outputs_, std::move(compiler),
-                settings.compile);
+            segment_.program =
+                SegmentProgram::compile(recorder_, examples_, promises_, outputs_, settings);
+        }
+        histories_.restore();
+        if (segment_.program == nullptr) {
+            segment_.inputs.clear();
+            return;
         }
         counters.compile_seconds += seconds_since(start);
         std::vector<c10::TensorImpl*> inputs;
@@ -175,8 +187,9 @@ class GraphEnd {
         }
         if (status != trace::CallStatus::Done)
             throw NotSupported("an index is out of range, or inputs overlap");
-        for (std::size_t i = 0; i < outputs_.size(); ++i) fulfil(outputs_[i], results[i]);
+        fulfil_all(outputs_, std::move(results));
         ++counters.graphs;
+        if (segment_.program->has_backward()) ++counters.training;
         counters.operators += static_cast<std::int64_t>(operators);
         for (const Segment::Input& in : segment_.inputs)
             if (in.pinned) {
@@ -197,7 +210,8 @@ class GraphEnd {
             const at::Tensor promise = sources[i].promise;
             if (known->tensor >= 0) {
                 segment_.inputs.push_back({true, known->tensor});
-                recorder_.give(i, true);
+                // What is being trained changes too often to be folded or packed.
+                recorder_.give(i, !real.requires_grad());
             } else if (known->dynamic()) {
                 segment_.inputs.push_back({false, known->node});
                 recorder_.give(i, false);
@@ -212,6 +226,7 @@ class GraphEnd {
     trace::Recorder& recorder_;
     const World& world_;
     Segment& segment_;
+    Histories& histories_;
     std::unordered_map<c10::TensorImpl*, std::size_t> index_;
     std::vector<at::Tensor> outputs_, examples_, promises_;
 };
@@ -229,16 +244,13 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
             throw NotSupported("a mode is left changed: " +
                                segment_->after.difference(segment_->guards.modes));
         if (!world_->variables_are_back()) throw NotSupported("a context variable is left changed");
-        GraphEnd graph(*recorder_, *world_, *segment_);
+        GraphEnd graph(*recorder_, *world_, *segment_, histories_);
         RecipeBuilder builder([&](PyObject* o) { return graph.origin_of(o); });
         for (PyObject* root : roots) builder.add_root(root);
         world_->add_effects(builder);
         segment_->has_effects = world_->has_writes();
         segment_->recipes = builder.finish();
-        for (const at::Tensor& t : live) {
-            if (t.requires_grad()) throw NotSupported("a tensor with a gradient");
-            graph.add_output(t);
-        }
+        for (const at::Tensor& t : live) graph.add_output(t);
         graph.run(context_.settings, context_.counters);
         segment_->end = end;
         list_->push_back(segment_);
@@ -250,6 +262,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
     } catch (const Error& e) {
         reason = e.what();
     }
+    histories_.restore();
     transcript.fill_all(live);
     segment_->end = Segment::End::Eager;
     segment_->program.reset();
@@ -263,6 +276,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
 
 void Recording::end_eagerly(const std::string& reason) {
     scope_.reset();
+    histories_.restore();
     const Transcript transcript(*recorder_);
     transcript.fill_all(live_promises(transcript.log));
     segment_->end = Segment::End::Eager;

@@ -6,6 +6,8 @@
 
 #include <cstring>
 
+#include "capture/histories.h"
+
 namespace ingot::capture {
 namespace {
 
@@ -139,6 +141,7 @@ TensorFacts TensorFacts::of(PyObject* tensor) {
     f.device = t.device();
     f.keys = meaning_keys(t);
     f.requires_grad = t.requires_grad();
+    f.leaf = is_leaf(t);
     return f;
 }
 
@@ -148,7 +151,8 @@ bool TensorFacts::holds(PyObject* tensor) const {
     return t.dtype() == c10::scalarTypeToTypeMeta(dtype) && meaning_keys(t) == keys &&
            (!has_sizes(t) ||
             (t.sizes() == c10::IntArrayRef(sizes) && t.strides() == c10::IntArrayRef(strides))) &&
-           t.device() == device && t.requires_grad() == requires_grad;
+           t.device() == device && t.requires_grad() == requires_grad &&
+           (!requires_grad || is_leaf(t) == leaf);
 }
 
 std::string TensorFacts::difference(PyObject* tensor) const {
@@ -164,6 +168,7 @@ std::string TensorFacts::difference(PyObject* tensor) const {
         return "strides were " + text_of(strides) + ", are " + text_of(now.strides);
     if (now.requires_grad != requires_grad)
         return std::string("requires_grad was ") + (requires_grad ? "True" : "False");
+    if (now.leaf != leaf) return std::string("is_leaf was ") + (leaf ? "True" : "False");
     return "layout or dispatch keys differ";
 }
 

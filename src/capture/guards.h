@@ -68,6 +68,7 @@ struct TensorFacts {
     c10::Device device{c10::kCPU};
     c10::DispatchKeySet keys;
     bool requires_grad = false;
+    bool leaf = true;
 
     static TensorFacts of(PyObject* tensor);
     bool holds(PyObject* tensor) const;

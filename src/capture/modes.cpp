@@ -3,11 +3,13 @@
 
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 
 namespace ingot::capture {
 
@@ -24,11 +26,19 @@ Modes Modes::now() {
     }
     m.deterministic = at::globalContext().deterministicAlgorithms();
     m.default_type = c10::get_default_dtype_as_scalartype();
+    m.saved_hooks = !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
+    m.anomaly = torch::autograd::AnomalyMode::is_enabled();
     m.function_modes =
         static_cast<std::int32_t>(at::impl::PythonTorchFunctionTLS::stack_len()) * 4 +
         static_cast<std::int32_t>(at::impl::PythonTorchFunctionTLS::get_disabled_state());
     m.dispatch_modes = static_cast<std::int32_t>(c10::impl::TorchDispatchModeTLS::stack_len());
     return m;
+}
+
+const char* Modes::obstacle() const {
+    if (grad && saved_hooks) return "saved-tensor hooks are in force";
+    if (grad && anomaly) return "anomaly detection is on";
+    return nullptr;
 }
 
 bool Modes::reachable_from(const Modes& from) const {
@@ -61,6 +71,8 @@ std::string Modes::difference(const Modes& o) const {
         autocast_cache != o.autocast_cache)
         return "autocast";
     if (deterministic != o.deterministic) return "deterministic algorithms";
+    if (saved_hooks != o.saved_hooks) return "saved-tensor hooks";
+    if (anomaly != o.anomaly) return "anomaly detection";
     if (default_type != o.default_type) return "the default dtype";
     if (function_modes != o.function_modes) return "a torch function mode";
     return "a dispatch mode";

@@ -19,10 +19,15 @@ struct Modes {
     c10::ScalarType autocast_cpu_type = c10::kBFloat16;
     c10::ScalarType autocast_cuda_type = c10::kHalf;
     c10::ScalarType default_type = c10::kFloat;
+    bool saved_hooks =
+        false;             // saved-tensor hooks: what is kept for the backward goes through them
+    bool anomaly = false;  // anomaly detection, which is eager's
     std::int32_t function_modes = 0;  // torch function modes and whether they are on
     std::int32_t dispatch_modes = 0;
 
     static Modes now();
+    /// Why nothing can be recorded under these modes; nullptr: it can.
+    const char* obstacle() const;
     bool operator==(const Modes&) const = default;
     /// Whether a replay can bring this set about, coming from `from`.
     bool reachable_from(const Modes& from) const;

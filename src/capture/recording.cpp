@@ -1,6 +1,7 @@
 // Observing the interpreter: what each operation means for a recording; see recording.h.
 #include "capture/recording.h"
 
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <opcode.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -97,6 +98,10 @@ void Recording::add_slot(Py_ssize_t index, PyObject* value, const std::string& n
 }
 void Recording::pin(PyObject* object, const char* name) { world_->pin(object, name); }
 void Recording::start() {
+    if (const char* reason = segment_->guards.modes.obstacle(); reason != nullptr) {
+        give_up(reason);
+        return;
+    }
     scope_ = std::make_unique<trace::Recorder::Scope>(*recorder_);
     depth_ = c10::impl::TorchDispatchModeTLS::stack_len();
     if (!refusal_.empty()) give_up(std::exchange(refusal_, {}));
@@ -374,6 +379,11 @@ Verdict Recording::on_tensor_attribute(Frame frame, const Event& event, PyObject
     const Known* known = world_->find(tensor);
     if (known != nullptr && known->tensor >= 0)
         segment_->guards.tensors[static_cast<std::size_t>(known->tensor)].inspected = true;
+    if (name == "is_leaf")
+        if (const auto leaf = histories_.true_leaf(THPVariable_Unpack(tensor))) {
+            *result = PyBool_FromLong(*leaf);
+            return Verdict::handled;
+        }
     if (name == "grad" || name == "grad_fn" || name == "_base") {
         const at::Tensor& t = THPVariable_Unpack(tensor);
         if (t.requires_grad() || (name == "_base" && t.is_view()) ||
@@ -621,6 +631,11 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             for (PyObject* o : all)
                 if (is_tensor(o) && !THPVariable_CheckExact(o))
                     throw Puzzle(std::string("a tensor of the subclass ") + Py_TYPE(o)->tp_name);
+            if (c.name.ends_with(".apply") && c10::GradMode::is_enabled() &&
+                std::any_of(all.begin(), all.end(), [](PyObject* o) {
+                    return is_tensor(o) && THPVariable_Unpack(o).requires_grad();
+                }))
+                throw Puzzle("a custom autograd.Function");  // its backward is Python's
             return carried(frame, event, result);
         case CallKind::Pure:
             if (tensors && needs_data(c.name))

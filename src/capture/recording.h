@@ -16,6 +16,7 @@
 
 #include "bindings/settings.h"
 #include "capture/callables.h"
+#include "capture/histories.h"
 #include "capture/interpreter/observer.h"
 #include "capture/segment.h"
 #include "capture/state.h"
@@ -102,6 +103,7 @@ class Recording final : public Observer {
     RecordingContext context_;
     std::shared_ptr<SegmentList> list_;
     std::shared_ptr<Segment> segment_;
+    Histories histories_;
     std::unique_ptr<World> world_;
     std::unique_ptr<trace::Recorder> recorder_;
     std::unique_ptr<trace::Recorder::Scope> scope_;

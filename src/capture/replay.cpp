@@ -1,7 +1,6 @@
 // See replay.h.
 #include "capture/replay.h"
 
-#include <ATen/core/grad_mode.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -15,26 +14,21 @@ namespace {
 using bindings::WithoutLock;
 using Inputs = c10::SmallVector<c10::TensorImpl*, 32>;
 
-/// False if an input needs a gradient now.
-bool gather(const Segment& segment, const Values& values, Inputs& inputs) {
-    const bool grad = at::GradMode::is_enabled();
+void gather(const Segment& segment, const Values& values, Inputs& inputs) {
     inputs.reserve(segment.inputs.size());
     for (const Segment::Input& in : segment.inputs) {
         PyObject* o = in.pinned
                           ? segment.guards.tensors[static_cast<std::size_t>(in.index)].tensor.get()
                           : values[static_cast<std::size_t>(in.index)];
-        c10::TensorImpl* impl = THPVariable_Unpack(o).unsafeGetTensorImpl();
-        if (grad && impl->requires_grad()) return false;
-        inputs.push_back(impl);
+        inputs.push_back(THPVariable_Unpack(o).unsafeGetTensorImpl());
     }
-    return true;
 }
 
 /// Runs the segment's program. NoMatch: it cannot serve these inputs.
 ReplayStatus compute(const Segment& segment, const Values& values,
                      std::vector<at::Tensor>& outputs) {
     Inputs inputs;
-    if (!gather(segment, values, inputs)) return ReplayStatus::NoMatch;
+    gather(segment, values, inputs);
     trace::CallStatus status = trace::CallStatus::Done;
     if (segment.program->is_short()) {
         status = segment.program->call(inputs, outputs);
@@ -44,7 +38,7 @@ ReplayStatus compute(const Segment& segment, const Values& values,
         for (c10::TensorImpl* impl : inputs)
             held.emplace_back(
                 c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
-        const std::shared_ptr<trace::CompiledFunction> program = segment.program;
+        const std::shared_ptr<SegmentProgram> program = segment.program;
         WithoutLock unlocked;
         status = program->call(inputs, outputs);
         if (status == trace::CallStatus::KernelFailure) outputs = program->replay(inputs);

@@ -16,7 +16,7 @@
 #include "capture/interpreter/observer.h"
 #include "capture/modes.h"
 #include "capture/recipe.h"
-#include "trace/compiled_function.h"
+#include "capture/segment_program.h"
 
 namespace ingot::capture {
 
@@ -52,8 +52,8 @@ struct Segment {
     };
 
     GuardSet guards;
-    std::shared_ptr<trace::CompiledFunction> program;  // none: nothing to compute
-    std::vector<Input> inputs;                         // the program's
+    std::shared_ptr<SegmentProgram> program;  // none: nothing to compute
+    std::vector<Input> inputs;                // the program's
     Recipes recipes;
     bool has_effects = false;
     End end = End::Eager;

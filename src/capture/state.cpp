@@ -11,16 +11,18 @@ void Counters::add(const Counters& o) {
     guard_failures += o.guard_failures;
     breaks += o.breaks;
     graphs += o.graphs;
+    training += o.training;
     operators += o.operators;
     record_seconds += o.record_seconds;
     compile_seconds += o.compile_seconds;
 }
 
 PyObject* Counters::as_dict() const {
-    return Py_BuildValue("{sLsLsLsLsLsLsLsLsdsd}", "calls", calls, "replays", replays, "recordings",
-                         recordings, "eager_calls", eager_calls, "guard_failures", guard_failures,
-                         "breaks", breaks, "graphs", graphs, "operators", operators,
-                         "record_seconds", record_seconds, "compile_seconds", compile_seconds);
+    return Py_BuildValue("{sLsLsLsLsLsLsLsLsLsdsd}", "calls", calls, "replays", replays,
+                         "recordings", recordings, "eager_calls", eager_calls, "guard_failures",
+                         guard_failures, "breaks", breaks, "graphs", graphs, "training", training,
+                         "operators", operators, "record_seconds", record_seconds,
+                         "compile_seconds", compile_seconds);
 }
 
 State& state() {

@@ -20,6 +20,7 @@ struct Counters {
     std::int64_t guard_failures = 0;
     std::int64_t breaks = 0;
     std::int64_t graphs = 0;
+    std::int64_t training = 0;  // graphs with a backward
     std::int64_t operators = 0;
     double record_seconds = 0;
     double compile_seconds = 0;

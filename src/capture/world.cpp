@@ -49,6 +49,7 @@ void World::meet(PyObject* value, std::int32_t place, std::int32_t node, std::in
     const auto [it, fresh] = known_.try_emplace(value, Known{node, place, tensor});
     if (fresh) {
         held_.push_back(Ref::borrow(value));
+        if (met_ && is_tensor(value)) met_(value);
         if (node < 0) meet_held(value, place);
         return;
     }

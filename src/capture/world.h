@@ -42,7 +42,9 @@ struct Known {
 
 class World {
   public:
-    explicit World(GuardSet& guards) : guards_(guards) {}
+    /// `met` is told of each tensor that becomes known.
+    explicit World(GuardSet& guards, std::function<void(PyObject*)> met = {})
+        : guards_(guards), met_(std::move(met)) {}
     World(const World&) = delete;
     World& operator=(const World&) = delete;
 
@@ -122,6 +124,7 @@ class World {
     std::string describe(PyObject* object) const;
 
     GuardSet& guards_;
+    std::function<void(PyObject*)> met_;
     std::unordered_map<PyObject*, Known> known_;
     std::vector<Ref> held_;
     std::unordered_set<Pair, PairHash> reads_;  // container, key: already guarded

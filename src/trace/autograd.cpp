@@ -2,6 +2,7 @@
 #include "trace/autograd.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
@@ -27,7 +28,7 @@ at::Tensor RecorderState::add_tangent(const at::Tensor& output, std::string name
     cell->value = graph.add_input(Type{type}, std::move(name), to_sizes(cell->strides));
     at::Tensor promise(c10::make_intrusive<Promise>(cell, nullptr, cell->dtype, output.device(),
                                                     cell->sizes, cell->strides, 0));
-    inputs.push_back({promise, at::Tensor()});
+    inputs.push_back({promise, at::Tensor(), false});
     kept_.emplace_back();
     input_cells_.push_back(cell);
     return promise;
@@ -40,6 +41,9 @@ class JointRecorder {
         : state_(state), outputs_(outputs.begin(), outputs.end()) {}
 
     JointRecording run() {
+        for (std::size_t i = 0; i < state_.inputs.size(); ++i)
+            if (is_given_by_caller(i) && state_.kept_[i].requires_grad())
+                state_.inputs[i].promise.set_requires_grad(true);
         std::vector<OutputRecipe> recipes = state_.describe_outputs(outputs_);
         state_.write_inputs();
         out_.forward_outputs = state_.graph.outputs().size();
@@ -54,6 +58,11 @@ class JointRecorder {
     }
 
   private:
+    /// A tensor that the program met by itself and that a call will be given.
+    bool is_given_by_caller(std::size_t i) const {
+        return state_.inputs[i].met && !state_.inputs[i].captured.defined();
+    }
+
     void refuse_what_gradients_forbid(const std::vector<OutputRecipe>& recipes) const {
         for (std::size_t i = 0; i < state_.inputs.size(); ++i) {
             const InputSource& source = state_.inputs[i];
@@ -99,7 +108,9 @@ class JointRecorder {
         std::vector<at::Tensor> leaves;
         for (std::size_t i = 0; i < state_.inputs.size(); ++i)
             if (state_.inputs[i].promise.requires_grad()) {
-                leaves.push_back(state_.inputs[i].promise);
+                // PyTorch's graph knows a tensor that was met as it is, not by its promise.
+                leaves.push_back(is_given_by_caller(i) ? state_.kept_[i]
+                                                       : state_.inputs[i].promise);
                 out_.gradients.push_back({static_cast<std::int32_t>(i), {}, {}});
             }
         if (roots_.empty() || leaves.empty()) throw NotSupported("nothing needs a gradient");
@@ -107,6 +118,8 @@ class JointRecorder {
         std::vector<at::Tensor> gradients;
         {
             Recording_ scope(state_);
+            // The forward's casts are done; eager's backward usually runs outside of autocast.
+            c10::impl::ExcludeDispatchKeyGuard autocast(c10::autocast_dispatch_keyset);
             gradients = torch::autograd::grad(roots_, leaves, tangents_, /*retain_graph=*/false,
                                               /*create_graph=*/false, /*allow_unused=*/true);
         }

@@ -272,7 +272,7 @@ at::Tensor RecorderState::add_input(const at::Tensor& real, bool frozen, std::st
     auto impl = c10::make_intrusive<Promise>(cell, nullptr, cell->dtype, where, cell->sizes,
                                              cell->strides, cell->offset);
     at::Tensor promise(std::move(impl));
-    inputs.push_back({promise, captured ? real : at::Tensor()});
+    inputs.push_back({promise, captured ? real : at::Tensor(), captured});
     captured_.emplace(real.unsafeGetTensorImpl(), promise);
     kept_.push_back(real);
     input_cells_.push_back(cell);
@@ -289,6 +289,9 @@ Promise& RecorderState::promise(const at::Tensor& tensor) {
         throw InternalError("a wrapped number used as a tensor");
     if (refuses_gradients && tensor.requires_grad() && at::GradMode::is_enabled())
         throw NotSupported("a tensor that needs a gradient");
+    if (follows_gradients && tensor.requires_grad() && at::GradMode::is_enabled() &&
+        !tensor.is_leaf())
+        throw NotSupported("a tensor with a history, found by the program itself");
     at::Tensor p =
         add_input(tensor, true, "captured" + std::to_string(inputs.size()), true, {}, {});
     return *as_promise(p.unsafeGetTensorImpl());

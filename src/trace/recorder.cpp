@@ -59,10 +59,58 @@ void store(Call& call, const Call::Result& result, const at::Tensor& target, boo
 void RecorderState::log_call(const c10::OperatorHandle& op, std::vector<c10::IValue> arguments,
                              const torch::jit::Stack& stack) {
     std::size_t n = op.schema().returns().size();
-    log.push_back({op,
-                   std::move(arguments),
-                   {stack.end() - static_cast<std::ptrdiff_t>(n), stack.end()},
-                   c10::GradMode::is_enabled()});
+    for (c10::IValue& v : arguments) v = promised(v);
+    std::vector<c10::IValue> results;
+    for (auto it = stack.end() - static_cast<std::ptrdiff_t>(n); it != stack.end(); ++it)
+        results.push_back(promised(*it));
+    log.push_back({op, std::move(arguments), std::move(results), c10::GradMode::is_enabled()});
+}
+
+c10::IValue RecorderState::promised(const c10::IValue& value) const {
+    const auto found = [&](const at::Tensor& t) {
+        return t.defined() ? captured_.find(t.unsafeGetTensorImpl()) : captured_.end();
+    };
+    if (value.isTensor()) {
+        const auto it = found(value.toTensor());
+        return it == captured_.end() ? value : c10::IValue(it->second);
+    }
+    if (!value.isTensorList() && !value.isOptionalTensorList()) return value;
+    const auto elements = value.toListRef();
+    if (std::none_of(elements.begin(), elements.end(), [&](const c10::IValue& e) {
+            return e.isTensor() && found(e.toTensor()) != captured_.end();
+        }))
+        return value;
+    auto list = value.toList().copy();
+    for (std::size_t i = 0; i < list.size(); ++i) list.set(i, promised(list.get(i)));
+    return list;
+}
+
+/// A write of something that needs a gradient gives the written tensor a history. An outside one
+/// would keep the recording's.
+void RecorderState::refuse_history(const c10::OperatorHandle& op,
+                                   const torch::jit::Stack& stack) const {
+    const auto& formal = op.schema().arguments();
+    bool outside = false, gradient = false;
+    const auto look = [&](const at::Tensor& t, bool written) {
+        if (!t.defined()) return;
+        gradient = gradient || t.requires_grad();
+        if (!written) return;
+        const Promise* p = as_promise(t.unsafeGetTensorImpl());
+        outside = outside || p == nullptr || p->cell()->input >= 0;
+    };
+    const std::size_t below = stack.size() - formal.size();
+    for (std::size_t i = 0; i < formal.size(); ++i) {
+        // Statistics that an operator updates beside its work have no gradients.
+        const bool written = is_written(formal[i]) && (i == 0 || formal[i].kwarg_only());
+        const c10::IValue& v = stack[below + i];
+        if (v.isTensor()) {
+            look(v.toTensor(), written);
+        } else if (v.isTensorList() || v.isOptionalTensorList()) {
+            for (const c10::IValue& e : v.toListRef())
+                if (e.isTensor()) look(e.toTensor(), written);
+        }
+    }
+    if (outside && gradient) throw NotSupported("a tensor from outside gets a gradient's history");
 }
 
 void RecorderState::log_copy(const at::Tensor& promise, const at::Tensor& copy) {
@@ -150,6 +198,8 @@ void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& s
     try {
         const auto& id = op.schema().operator_name();
         origin = id.overload_name.empty() ? id.name : id.name + "." + id.overload_name;
+        if (follows_gradients && c10::GradMode::is_enabled() && op.schema().is_mutable())
+            refuse_history(op, stack);
         if (read_number && symbols->any()) read_stand_ins(op, stack);
         if (lower(op, stack)) return;
         if (stays_a_call(id.name)) return record_extern(op, stack);
@@ -225,6 +275,13 @@ JointRecording Recorder::finish_joint(std::span<const at::Tensor> outputs) {
 const std::optional<std::string>& Recorder::failure() const { return state_->failure; }
 void Recorder::clear_failure() { state_->failure.reset(); }
 void Recorder::refuse_gradients() { state_->refuses_gradients = true; }
+void Recorder::follow_gradients() { state_->follows_gradients = true; }
+bool Recorder::needs_backward(std::span<const at::Tensor> outputs) const {
+    return std::any_of(outputs.begin(), outputs.end(), [&](const at::Tensor& t) {
+        return owns(t) && t.requires_grad() &&
+               as_promise(t.unsafeGetTensorImpl())->cell()->input < 0;
+    });
+}
 std::span<const InputSource> Recorder::inputs() const { return state_->inputs; }
 std::span<const LoggedCall> Recorder::log() const { return state_->log; }
 void Recorder::give(std::size_t input, bool frozen) {

@@ -85,6 +85,7 @@ struct InputSource {
     at::Tensor promise;   // the promise that stood for it
     at::Tensor captured;  // defined: a tensor the program found by itself (a buffer, a constant too
                           // large to embed); undefined: given to add_input, in order
+    bool met = false;     // found by itself, whoever gives it
 };
 
 /// A size of an input that may differ from call to call.
@@ -179,6 +180,12 @@ class Recorder {
     // ---- for programs that meet their inputs while they run ----
     /// A tensor that needs a gradient may not enter while grad mode is on: NotSupported.
     void refuse_gradients();
+    /// Or: it may if it is a leaf, and gradients flow to it itself. What would give an outside
+    /// tensor a history is NotSupported before it happens.
+    void follow_gradients();
+    /// Whether finish_joint is needed: one of `outputs` needs a gradient and is no part of an
+    /// input.
+    bool needs_backward(std::span<const at::Tensor> outputs) const;
     /// What has entered the graph so far, by graph input.
     std::span<const InputSource> inputs() const;
     /// Input `input`, met by the program itself, will be given by the caller: of the tensors so

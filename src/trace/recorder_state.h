@@ -27,6 +27,7 @@ class RecorderState {
     std::optional<std::string> failure;
     bool uses_random = false;
     bool refuses_gradients = false;
+    bool follows_gradients = false;
     std::vector<Expr> numbers;  // the symbols of add_number, in order
     Recorder::NumberReader read_number;
     std::string origin;  // of the operator in progress
@@ -81,6 +82,9 @@ class RecorderState {
     ValueId read(const Cell& cell, const ViewPath& path);
     void write(Cell& cell, const View& view, ValueId value);
     void record_extern(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+    void refuse_history(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
+    /// `value` with the promises of tensors that were met instead of those tensors.
+    c10::IValue promised(const c10::IValue& value) const;
     void read_stand_ins(const c10::OperatorHandle& op, torch::jit::Stack& stack);
     bool lower(const c10::OperatorHandle& op, torch::jit::Stack& stack);
     void log_call(const c10::OperatorHandle& op, std::vector<c10::IValue> arguments,

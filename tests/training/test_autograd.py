@@ -10,6 +10,13 @@ from judge import assert_as_good, compile_all, double, gradients
 import ingot
 
 
+@pytest.fixture(autouse=True, params=["dynamo", "own"])
+def capture(request, monkeypatch):
+    """Everything here holds whoever captures."""
+    monkeypatch.setenv("INGOT_CAPTURE", request.param)
+    return request.param
+
+
 def leaf(*sizes: int) -> torch.Tensor:
     return torch.randn(*sizes, requires_grad=True)
 

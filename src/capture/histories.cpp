@@ -1,0 +1,54 @@
+// See histories.h.
+#include "capture/histories.h"
+
+#include <torch/csrc/autograd/variable.h>
+
+namespace ingot::capture {
+namespace {
+
+using Meta = std::unique_ptr<c10::AutogradMetaInterface>;
+
+/// PyTorch has no way to take the metadata out of a tensor; an explicit instantiation may name the
+/// private member.
+Meta& private_meta_of(c10::TensorImpl& tensor);
+template <Meta c10::TensorImpl::* kMember>
+struct Opened {
+    friend Meta& private_meta_of(c10::TensorImpl& tensor) { return tensor.*kMember; }
+};
+template struct Opened<&c10::TensorImpl::autograd_meta_>;
+
+}  // namespace
+
+std::unique_ptr<c10::AutogradMetaInterface>& autograd_meta_of(c10::TensorImpl& tensor) {
+    return private_meta_of(tensor);
+}
+
+bool is_leaf(const c10::TensorImpl& tensor) {
+    if (!tensor.requires_grad()) return true;
+    using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+    return at::Tensor(Pointer::reclaim_copy(const_cast<c10::TensorImpl*>(&tensor))).is_leaf();
+}
+
+void Histories::cut(const at::Tensor& tensor) {
+    if (!tensor.requires_grad()) return;
+    const bool leaf = tensor.is_leaf();
+    if (leaf && torch::autograd::impl::hooks(tensor).empty()) return;
+    c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    auto fresh = std::make_unique<torch::autograd::AutogradMeta>(impl, /*requires_grad=*/true);
+    auto& meta = autograd_meta_of(*impl);
+    cuts_.push_back({tensor, std::move(meta), leaf});
+    meta = std::move(fresh);
+}
+
+void Histories::restore() {
+    for (Cut& c : cuts_) autograd_meta_of(*c.tensor.unsafeGetTensorImpl()) = std::move(c.meta);
+    cuts_.clear();
+}
+
+std::optional<bool> Histories::true_leaf(const at::Tensor& tensor) const {
+    for (const Cut& c : cuts_)
+        if (c.tensor.is_same(tensor)) return c.leaf;
+    return std::nullopt;
+}
+
+}  // namespace ingot::capture

@@ -1,0 +1,142 @@
+// See segment_program.h.
+#include "capture/segment_program.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <unordered_map>
+#include <unordered_set>
+
+#include "capture/histories.h"
+#include "trace/autograd.h"
+
+namespace ingot::capture {
+namespace {
+
+/// Frees a log of what must not live as long as the program: the promises that Python holds, which
+/// are going to be real tensors, are replaced by others, and the autograd graph goes.
+class LogCleaner {
+  public:
+    LogCleaner(std::span<const at::Tensor> promises, std::span<const at::Tensor> outputs) {
+        for (const at::Tensor& t : promises) inputs_.insert(t.unsafeGetTensorImpl());
+        for (const at::Tensor& t : outputs) {
+            c10::TensorImpl* impl = t.unsafeGetTensorImpl();
+            at::Tensor other(impl->shallow_copy_and_detach(impl->version_counter(), true));
+            replaced_.emplace(impl, other);
+            outputs_.push_back(std::move(other));
+        }
+    }
+    void clean(std::vector<trace::LoggedCall>& log) {
+        for (trace::LoggedCall& call : log) {
+            for (c10::IValue& v : call.arguments) v = cleaned(v);
+            for (c10::IValue& v : call.results) v = cleaned(v);
+        }
+    }
+    std::vector<at::Tensor> take_outputs() { return std::move(outputs_); }
+
+  private:
+    c10::IValue cleaned(const c10::IValue& v) {
+        if (v.isTensor()) {
+            const at::Tensor t = v.toTensor();
+            if (!t.defined()) return v;
+            const auto found = replaced_.find(t.unsafeGetTensorImpl());
+            if (found != replaced_.end()) return found->second;
+            if (trace::is_promise(t) && !inputs_.contains(t.unsafeGetTensorImpl()))
+                autograd_meta_of(*t.unsafeGetTensorImpl()).reset();
+            return v;
+        }
+        if (!v.isTensorList() && !v.isOptionalTensorList()) return v;
+        auto list = v.toList().copy();
+        for (std::size_t i = 0; i < list.size(); ++i) list.set(i, cleaned(list.get(i)));
+        return list;
+    }
+    std::unordered_map<c10::TensorImpl*, at::Tensor> replaced_;
+    std::unordered_set<c10::TensorImpl*> inputs_;
+    std::vector<at::Tensor> outputs_;
+};
+
+void refuse_own_writes(const trace::Recording& recording) {
+    for (const Output& o : recording.graph.outputs())
+        if (o.writes_input >= 0 &&
+            recording.inputs[static_cast<std::size_t>(o.writes_input)].captured.defined())
+            throw NotSupported("a write to a tensor that the program found by itself");
+}
+
+}  // namespace
+
+std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorder,
+                                                        std::span<const at::Tensor> examples,
+                                                        std::span<const at::Tensor> promises,
+                                                        std::span<const at::Tensor> outputs,
+                                                        const bindings::Settings& settings) {
+    auto made = std::make_shared<SegmentProgram>();
+    for (const trace::LoggedCall& call : recorder.log())
+        made->checks_ = made->checks_ || call.grad_mode;
+    for (const at::Tensor& t : examples) {
+        made->inputs_need_.push_back(t.requires_grad());
+        made->gradients_ = made->gradients_ || (made->checks_ && t.requires_grad());
+    }
+    for (const at::Tensor& t : outputs) {
+        made->outputs_need_.push_back(t.requires_grad());
+        if (t.requires_grad() && t.is_leaf())
+            throw NotSupported("a leaf that needs a gradient is made");
+    }
+    auto compiler = bindings::Compilers::instance().get(settings.compiler);
+    LogCleaner cleaner(promises, outputs);
+    if (recorder.needs_backward(outputs)) {
+        trace::JointRecording joint = recorder.finish_joint(outputs);
+        joint.recording.graph.round_intermediates = settings.round_intermediates;
+        refuse_own_writes(joint.recording);
+        cleaner.clean(joint.recording.log);
+        made->joint_ = std::make_shared<trace::DifferentiableFunction>(
+            std::move(joint), examples, promises, cleaner.take_outputs(), std::move(compiler),
+            settings.compile, settings.memory_budget);
+        return made;
+    }
+    trace::Recording recording = recorder.finish(outputs);
+    recording.graph.round_intermediates = settings.round_intermediates;
+    refuse_own_writes(recording);
+    if (recording.graph.outputs().empty()) {
+        if (!outputs.empty()) throw NotSupported("outputs without a graph");
+        return nullptr;
+    }
+    cleaner.clean(recording.log);
+    made->plain_ = std::make_shared<trace::CompiledFunction>(std::move(recording), examples,
+                                                             promises, cleaner.take_outputs(),
+                                                             std::move(compiler), settings.compile);
+    return made;
+}
+
+bool SegmentProgram::needs_as_recorded(std::span<c10::TensorImpl* const> inputs) const {
+    if (!checks_) return true;
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+        if (inputs[i]->requires_grad() != (inputs_need_[i] != 0)) return false;
+    return true;
+}
+
+/// Views of inputs that need a gradient need one as well, unless the program detached them.
+void SegmentProgram::settle(std::vector<at::Tensor>& outputs) const {
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+        if (outputs[i].defined() && outputs_need_[i] == 0 && outputs[i].requires_grad())
+            outputs[i] = outputs[i].detach();
+}
+
+trace::CallStatus SegmentProgram::call(std::span<c10::TensorImpl* const> inputs,
+                                       std::vector<at::Tensor>& outputs) {
+    if (!needs_as_recorded(inputs)) return trace::CallStatus::OtherInputs;
+    if (!gradients_ && plain_) return plain_->call(inputs, outputs);
+    at::AutoGradMode grad(true);
+    const trace::CallStatus status =
+        joint_ ? joint_->call(inputs, outputs) : plain_->call(inputs, outputs);
+    if (status == trace::CallStatus::Done) settle(outputs);
+    return status;
+}
+
+std::vector<at::Tensor> SegmentProgram::replay(std::span<c10::TensorImpl* const> inputs) const {
+    at::AutoGradMode grad(true);  // each recorded call knows whether it was on
+    std::vector<at::Tensor> outputs =
+        joint_ ? joint_->forward().replay(inputs) : plain_->replay(inputs);
+    settle(outputs);
+    return outputs;
+}
+
+}  // namespace ingot::capture

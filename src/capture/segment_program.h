@@ -1,0 +1,51 @@
+// What a segment computes: a compiled function, or one with a compiled backward.
+//
+// Made by the recorder when a segment ends, called by replays. Where nothing needs a gradient it is
+// the plain program and costs what that costs; where a result does, it is a DifferentiableFunction,
+// whose results hang in eager's autograd graph as one node.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bindings/settings.h"
+#include "trace/differentiable.h"
+
+namespace ingot::capture {
+
+class SegmentProgram {
+  public:
+    /// Ends the recording and compiles it: call without Python's lock, operators no longer being
+    /// recorded. `examples` and `promises`: of the inputs that a call gives (Recorder::give).
+    /// nullptr: nothing is computed. Throws Error.
+    static std::shared_ptr<SegmentProgram> compile(trace::Recorder& recorder,
+                                                   std::span<const at::Tensor> examples,
+                                                   std::span<const at::Tensor> promises,
+                                                   std::span<const at::Tensor> outputs,
+                                                   const bindings::Settings& settings);
+
+    /// Runs it. OtherInputs also when other inputs need a gradient than while recording, if that
+    /// makes a difference.
+    trace::CallStatus call(std::span<c10::TensorImpl* const> inputs,
+                           std::vector<at::Tensor>& outputs);
+    /// The recorded calls one by one, as eager does.
+    std::vector<at::Tensor> replay(std::span<c10::TensorImpl* const> inputs) const;
+    /// Whether a call is too short to give up Python's lock for.
+    bool is_short() const { return plain_ != nullptr && !gradients_ && plain_->is_short(); }
+    /// Whether it has a backward.
+    bool has_backward() const { return joint_ != nullptr; }
+
+  private:
+    bool needs_as_recorded(std::span<c10::TensorImpl* const> inputs) const;
+    void settle(std::vector<at::Tensor>& outputs) const;
+
+    std::shared_ptr<trace::CompiledFunction> plain_;
+    std::shared_ptr<trace::DifferentiableFunction> joint_;
+    bool checks_ = false;     // the need of gradients makes a difference
+    bool gradients_ = false;  // some input needs one, and it makes a difference
+    std::vector<std::uint8_t> inputs_need_, outputs_need_;
+};
+
+}  // namespace ingot::capture
