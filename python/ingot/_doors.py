@@ -17,9 +17,10 @@ from . import _dynamo_door, _options, _own_door
 
 def current(backend: Any = None, options: Mapping[str, Any] | None = None) -> ModuleType:
     """The door for a new compiled function."""
-    if backend is not None:
-        return _dynamo_door  # own capture hands its recordings to Ingot's compiler alone so far
-    chosen = (options or {}).get("capture") or _options.resolve().capture
+    if isinstance(backend, str):
+        return _dynamo_door  # PyTorch's own compilers take what TorchDynamo gives
+    given = None if backend is not None else (options or {}).get("capture")
+    chosen = given or _options.resolve().capture
     if chosen not in ("own", "dynamo"):
         raise RuntimeError(f"the option capture is {chosen!r}: own or dynamo")
     return _own_door if chosen == "own" else _dynamo_door

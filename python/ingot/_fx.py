@@ -51,6 +51,9 @@ class _Builder:
         self._nodes[index] = self.graph.placeholder(name)
 
     def add_call(self, name: str, arguments: Sequence[Any], results: Sequence[Any]) -> None:
+        if name == "ingot::set_grad_enabled":
+            self.graph.call_function(torch._C._set_grad_enabled, tuple(arguments))
+            return
         target = operator_of(name)
         args, kwargs = [], {}
         given = list(zip(target._schema.arguments, arguments, strict=True))

@@ -93,7 +93,13 @@ def explain(function: Callable, settings: Settings, args: tuple, kwargs: dict) -
     from . import _ingot
 
     _mark_known()
-    captured = _ingot.capture(function, _capture_options(settings, None))
+    graphs: list[torch.fx.GraphModule] = []
+
+    def collect(gm: torch.fx.GraphModule, example_inputs: list, **_: Any) -> Callable:
+        graphs.append(gm)
+        return gm.forward
+
+    captured = _ingot.capture(function, _capture_options(settings, collect))
     captured(*args, **kwargs)
     segments = captured.explain()
     broken = [one for one in segments if one["end"] == "break" or one["kind"] == "eager"]
@@ -104,7 +110,7 @@ def explain(function: Callable, settings: Settings, args: tuple, kwargs: dict) -
         frame = frame_of(one.get("line") or "")
         reasons.append(Break(one.get("reason") or "", [frame] if frame else []))
     return Explanation(
-        graphs=[],
+        graphs=graphs,
         graph_count=len(operators),
         graph_break_count=len(reasons),
         break_reasons=reasons,

@@ -18,7 +18,8 @@
 //   except under fullgraph or the stance fail_on_recompile. Its attributes:
 //         function                what was given
 //         counters() -> dict      calls, replays, recordings, eager_calls, guard_failures, breaks,
-//                                 graphs, training (graphs with a backward), operators, record_seconds, compile_seconds
+//                                 graphs, training (graphs with a backward), operators,
+//                                 record_seconds, compile_seconds
 //         explain() -> list       one dict a segment, oldest first: kind ('graph'|'eager'), end
 //                                 ('return'|'break'|'raise'), reason (of a break or of running
 //                                 eagerly), line ('file:line in function'), operators (list of
@@ -29,7 +30,8 @@
 //
 //   A backend is called with `calls`: a list of (name, arguments, results), name as in
 //   'aten::add.Tensor', arguments and results with tensors as `_ingot.Value(index)`; `examples`: a
-//   dict from Value index to real tensor for what comes in; `outputs`: a list of indices. It
+//   dict from Value index to real tensor for what comes in; `outputs`: a list of indices. The call
+//   'ingot::set_grad_enabled' switches grad mode within the log. It
 //   returns a callable that takes the tensors of `examples`, in order, and gives those of
 //   `outputs`.
 //

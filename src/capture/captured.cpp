@@ -31,7 +31,8 @@ struct CapturedState {
             context.limit = values["recompile_limit"].cast<std::size_t>();
         if (values.contains("name") && pybind11::isinstance<pybind11::str>(values["name"]))
             context.name = values["name"].cast<std::string>();
-        has_backend = values.contains("backend") && !values["backend"].is_none();
+        if (values.contains("backend") && !values["backend"].is_none())
+            context.backend = values["backend"].ptr();
         context.tree = tree;
     }
 
@@ -66,7 +67,6 @@ struct CapturedState {
     RecordingContext context;
     std::vector<Shape> shapes;
     std::string failure;
-    bool has_backend = false;
     std::int64_t eager_until = 0;
 };
 
@@ -122,8 +122,7 @@ PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::si
     const Stance stance = state().stance;
     CapturedState& s = *self->state;
     Recording* running = Recording::current();
-    if (stance == Stance::ForceEager || s.has_backend ||
-        (running != nullptr && running->follows_operators()))
+    if (stance == Stance::ForceEager || (running != nullptr && running->follows_operators()))
         return run_eagerly(self, arguments, flags, names);
     const Py_ssize_t positional = PyVectorcall_NARGS(flags);
     const Py_ssize_t count = positional + (names == nullptr ? 0 : PyTuple_GET_SIZE(names));

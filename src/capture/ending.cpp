@@ -157,8 +157,8 @@ class GraphEnd {
         return static_cast<std::int32_t>(it->second);
     }
 
-    /// Compiles, runs and fills. `settings`: the compiler's.
-    void run(const bindings::Settings& settings, Counters& counters) {
+    /// Compiles, runs and fills.
+    void run(const RecordingContext& context, const Transcript& transcript, Counters& counters) {
         assign_inputs();
         const std::size_t operators = recorder_.log().size();
         for (const trace::LoggedCall& call : recorder_.log())
@@ -169,9 +169,14 @@ class GraphEnd {
         const auto start = Clock::now();
         {
             const Quiet quiet;
-            WithoutLock unlocked;
-            segment_.program =
-                SegmentProgram::compile(recorder_, examples_, promises_, outputs_, settings);
+            if (context.backend != nullptr) {
+                histories_.restore();
+                segment_.program = SegmentProgram::compile_by(context.backend, recorder_,
+                                                              segment_.guards.modes.grad, examples_,
+                                                              promises_, outputs_);
+            } else {
+                compile(context, transcript);
+            }
         }
         histories_.restore();
         if (segment_.program == nullptr) {
@@ -182,25 +187,42 @@ class GraphEnd {
         std::vector<c10::TensorImpl*> inputs;
         for (const at::Tensor& t : examples_) inputs.push_back(t.unsafeGetTensorImpl());
         {
+            const Quiet quiet;
             WithoutLock unlocked;
             status = segment_.program->call(inputs, results);
         }
         if (status != trace::CallStatus::Done)
             throw NotSupported("an index is out of range, or inputs overlap");
         fulfil_all(outputs_, std::move(results));
-        ++counters.graphs;
+        if (segment_.program->is_compiled())
+            ++counters.graphs;
+        else
+            ++state().reasons["not compiled, its calls are made one by one: " + reason_];
         if (segment_.program->has_backward()) ++counters.training;
         counters.operators += static_cast<std::int64_t>(operators);
         for (const Segment::Input& in : segment_.inputs)
             if (in.pinned) {
                 PinnedTensor& t = segment_.guards.tensors[static_cast<std::size_t>(in.index)];
-                t.covered = !t.inspected;
+                t.covered = !t.inspected && segment_.program->checks_inputs();
             }
     }
 
   private:
+    void compile(const RecordingContext& context, const Transcript& transcript) {
+        const WithoutLock unlocked;
+        try {
+            segment_.program = SegmentProgram::compile(recorder_, examples_, promises_, outputs_,
+                                                       context.settings);
+        } catch (const Error& e) {
+            segment_.program =
+                SegmentProgram::of_log(transcript.log, transcript.inputs, promises_, outputs_);
+            reason_ = e.what();
+        }
+    }
+
     void assign_inputs() {
         const auto sources = recorder_.inputs();
+        const bool training = recorder_.needs_backward(outputs_);
         for (std::size_t i = 0; i < sources.size(); ++i) {
             const at::Tensor real = sources[i].captured;
             if (!real.defined()) continue;
@@ -211,7 +233,7 @@ class GraphEnd {
             if (known->tensor >= 0) {
                 segment_.inputs.push_back({true, known->tensor});
                 // What is being trained changes too often to be folded or packed.
-                recorder_.give(i, !real.requires_grad());
+                recorder_.give(i, !training || !real.requires_grad());
             } else if (known->dynamic()) {
                 segment_.inputs.push_back({false, known->node});
                 recorder_.give(i, false);
@@ -229,6 +251,7 @@ class GraphEnd {
     Histories& histories_;
     std::unordered_map<c10::TensorImpl*, std::size_t> index_;
     std::vector<at::Tensor> outputs_, examples_, promises_;
+    std::string reason_;  // why the program is not compiled
 };
 
 }  // namespace
@@ -251,10 +274,15 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         segment_->has_effects = world_->has_writes();
         segment_->recipes = builder.finish();
         for (const at::Tensor& t : live) graph.add_output(t);
-        graph.run(context_.settings, context_.counters);
+        graph.run(context_, transcript, context_.counters);
         segment_->end = end;
         list_->push_back(segment_);
         return true;
+    } catch (const pybind11::error_already_set&) {  // a backend's
+        const Pending pending;
+        histories_.restore();
+        transcript.fill_all(live);
+        throw;
     } catch (const NoRecipe& e) {
         reason = e.what();
     } catch (const Puzzle& e) {
@@ -301,8 +329,9 @@ PyObject* Recording::conclude(PyObject* result) {
             end_eagerly("an exception leaves the function");
             return nullptr;
         }
+        Ref returned = Ref::steal(result);
         end_segment(Segment::End::Return, {result});
-        return result;
+        return returned.release();
     });
 }
 
@@ -430,6 +459,11 @@ Verdict Recording::break_at(Frame frame, const Event& event, const std::string& 
         add_slot(static_cast<Py_ssize_t>(index), *result, "the result");
         start();
         return finish_result(event, result);
+    } catch (pybind11::error_already_set& e) {  // a backend's
+        e.restore();
+        over_ = true;
+        if (Session* session = Session::current()) session->stop();
+        return Verdict::raise;
     } catch (const std::exception& e) {
         give_up(std::string("internal: ") + e.what());
         return PyErr_Occurred() ? Verdict::raise : Verdict::run;

@@ -30,7 +30,8 @@ struct RecordingContext {
     const bindings::Settings& settings;
     Counters& counters;
     bool fullgraph = false;
-    std::size_t limit = 8;  // segments of one list
+    PyObject* backend = nullptr;  // borrowed from the captured function's options; see capture.h
+    std::size_t limit = 8;        // segments of one list
     std::shared_ptr<SegmentTree> tree;
     std::string name;
 };

@@ -6,6 +6,8 @@ namespace ingot::capture {
 int Segment::traverse(visitproc visit, void* arg) const {
     if (const int r = guards.traverse(visit, arg)) return r;
     if (const int r = recipes.traverse(visit, arg)) return r;
+    if (program)
+        if (const int r = program->traverse(visit, arg)) return r;
     Py_VISIT(at.name.get());
     Py_VISIT(at.keyword_names.get());
     return 0;

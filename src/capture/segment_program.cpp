@@ -3,11 +3,13 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "capture/histories.h"
 #include "trace/autograd.h"
+#include "trace/replay.h"
 
 namespace ingot::capture {
 namespace {
@@ -106,6 +108,63 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
     return made;
 }
 
+struct SegmentProgram::Log {
+    std::vector<trace::LoggedCall> calls;
+    std::vector<trace::InputSource> found;  // by the program itself
+    std::vector<at::Tensor> promises, outputs;
+
+    std::vector<at::Tensor> run(std::span<c10::TensorImpl* const> inputs) const {
+        using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+        at::AutoGradMode grad(true);  // each recorded call knows whether it was on
+        trace::Replay replay;
+        for (const trace::InputSource& s : found) replay.bind(s.promise, s.captured);
+        for (std::size_t i = 0; i < inputs.size(); ++i)
+            replay.bind(promises[i], at::Tensor(Pointer::reclaim_copy(inputs[i])));
+        for (const trace::LoggedCall& call : calls) replay.run(call);
+        std::vector<at::Tensor> results;
+        for (const at::Tensor& t : outputs) results.push_back(replay.tensor(t));
+        return results;
+    }
+};
+
+std::shared_ptr<SegmentProgram> SegmentProgram::of_log(std::vector<trace::LoggedCall> calls,
+                                                       std::vector<trace::InputSource> inputs,
+                                                       std::span<const at::Tensor> promises,
+                                                       std::span<const at::Tensor> outputs) {
+    auto made = std::make_shared<SegmentProgram>();
+    for (const at::Tensor& t : outputs) {
+        made->outputs_need_.push_back(t.requires_grad());
+        if (t.requires_grad() && t.is_leaf())
+            throw NotSupported("a leaf that needs a gradient is made");
+    }
+    auto log = std::make_shared<Log>();
+    LogCleaner cleaner(promises, outputs);
+    log->calls = std::move(calls);
+    cleaner.clean(log->calls);
+    log->outputs = cleaner.take_outputs();
+    log->promises.assign(promises.begin(), promises.end());
+    for (trace::InputSource& s : inputs) {
+        const auto is_promise = [&](const at::Tensor& t) { return t.is_same(s.promise); };
+        if (s.captured.defined() && std::none_of(promises.begin(), promises.end(), is_promise))
+            log->found.push_back(std::move(s));
+    }
+    made->log_ = std::move(log);
+    return made;
+}
+
+std::shared_ptr<SegmentProgram> SegmentProgram::compile_by(PyObject* backend,
+                                                           const trace::Recorder& recorder,
+                                                           bool grad_mode,
+                                                           std::span<const at::Tensor> examples,
+                                                           std::span<const at::Tensor> promises,
+                                                           std::span<const at::Tensor> outputs) {
+    if (recorder.log().empty()) return nullptr;
+    auto made = std::make_shared<SegmentProgram>();
+    for (const at::Tensor& t : outputs) made->outputs_need_.push_back(t.requires_grad());
+    made->backend_ = Backend::make(backend, recorder, grad_mode, examples, promises, outputs);
+    return made;
+}
+
 bool SegmentProgram::needs_as_recorded(std::span<c10::TensorImpl* const> inputs) const {
     if (!checks_) return true;
     for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -122,6 +181,16 @@ void SegmentProgram::settle(std::vector<at::Tensor>& outputs) const {
 
 trace::CallStatus SegmentProgram::call(std::span<c10::TensorImpl* const> inputs,
                                        std::vector<at::Tensor>& outputs) {
+    if (backend_) {
+        outputs = backend_->call(inputs);
+        settle(outputs);
+        return trace::CallStatus::Done;
+    }
+    if (log_) {
+        outputs = log_->run(inputs);
+        settle(outputs);
+        return trace::CallStatus::Done;
+    }
     if (!needs_as_recorded(inputs)) return trace::CallStatus::OtherInputs;
     if (!gradients_ && plain_) return plain_->call(inputs, outputs);
     at::AutoGradMode grad(true);

@@ -1,4 +1,5 @@
-// What a segment computes: a compiled function, or one with a compiled backward.
+// What a segment computes: a compiled function, one with a compiled backward, a backend's program,
+// or, where the compiler cannot serve it, the recorded calls one by one.
 //
 // Made by the recorder when a segment ends, called by replays. Where nothing needs a gradient it is
 // the plain program and costs what that costs; where a result does, it is a DifferentiableFunction,
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "bindings/settings.h"
+#include "capture/backend.h"
 #include "trace/differentiable.h"
 
 namespace ingot::capture {
@@ -26,6 +28,20 @@ class SegmentProgram {
                                                    std::span<const at::Tensor> outputs,
                                                    const bindings::Settings& settings);
 
+    /// The same with a backend's program (backend.h); needs Python's lock.
+    static std::shared_ptr<SegmentProgram> compile_by(PyObject* backend,
+                                                      const trace::Recorder& recorder,
+                                                      bool grad_mode,
+                                                      std::span<const at::Tensor> examples,
+                                                      std::span<const at::Tensor> promises,
+                                                      std::span<const at::Tensor> outputs);
+
+    /// The recorded calls, carried out as eager does at each call: for what cannot be compiled.
+    static std::shared_ptr<SegmentProgram> of_log(std::vector<trace::LoggedCall> log,
+                                                  std::vector<trace::InputSource> inputs,
+                                                  std::span<const at::Tensor> promises,
+                                                  std::span<const at::Tensor> outputs);
+
     /// Runs it. OtherInputs also when other inputs need a gradient than while recording, if that
     /// makes a difference.
     trace::CallStatus call(std::span<c10::TensorImpl* const> inputs,
@@ -36,13 +52,23 @@ class SegmentProgram {
     bool is_short() const { return plain_ != nullptr && !gradients_ && plain_->is_short(); }
     /// Whether it has a backward.
     bool has_backward() const { return joint_ != nullptr; }
+    /// Whether a call checks its inputs' metadata.
+    bool checks_inputs() const { return plain_ != nullptr || joint_ != nullptr; }
+    /// Whether the compiler made it.
+    bool is_compiled() const { return log_ == nullptr; }
+    int traverse(visitproc visit, void* arg) const {
+        return backend_ ? backend_->traverse(visit, arg) : 0;
+    }
 
   private:
+    struct Log;
     bool needs_as_recorded(std::span<c10::TensorImpl* const> inputs) const;
     void settle(std::vector<at::Tensor>& outputs) const;
 
     std::shared_ptr<trace::CompiledFunction> plain_;
     std::shared_ptr<trace::DifferentiableFunction> joint_;
+    std::shared_ptr<Backend> backend_;
+    std::shared_ptr<const Log> log_;
     bool checks_ = false;     // the need of gradients makes a difference
     bool gradients_ = false;  // some input needs one, and it makes a difference
     std::vector<std::uint8_t> inputs_need_, outputs_need_;

@@ -260,6 +260,31 @@ def test_detached_results_and_views_of_inputs():
         torch.testing.assert_close(g1, g2)
 
 
+def test_results_that_share_memory_or_are_views_alone():
+    def shared(x):
+        y = x * 2
+        return y, y[0], y.view(-1)
+
+    def views(x):
+        return x.view(-1), x.detach()
+
+    for f in (shared, views):
+        compiled = ingot.compile(f)
+        for _ in range(3):
+            x = leaf(2, 3)
+            a, b = compiled(x), f(x)
+            grads = []
+            for out in (a, b):
+                assert out[-1].requires_grad == b[-1].requires_grad
+                assert out[0]._is_view() == b[0]._is_view()
+                total = sum(((i + 2) * o * o).sum() for i, o in enumerate(out))
+                grads.append(torch.autograd.grad(total, x)[0])
+            torch.testing.assert_close(*grads)
+        before = ingot.stats().replays
+        compiled(leaf(2, 3))
+        assert ingot.stats().replays == before + 1
+
+
 def test_training_off_runs_eagerly():
     compiled = ingot.compile(lambda x: x * 2, options={"training": False})
     for _ in range(2):

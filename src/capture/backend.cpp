@@ -1,0 +1,154 @@
+// See backend.h.
+#include "capture/backend.h"
+
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <map>
+#include <unordered_map>
+
+#include "trace/promise.h"
+
+namespace py = pybind11;
+
+namespace ingot::capture {
+namespace {
+
+/// A recorded tensor, by number.
+struct Value {
+    std::int64_t index = 0;
+};
+
+/// Writes a log as Python data.
+class LogWriter {
+  public:
+    explicit LogWriter(const trace::Recorder& recorder) {
+        for (const trace::InputSource& s : recorder.inputs())
+            if (s.captured.defined()) captured_[s.promise.unsafeGetTensorImpl()] = s.captured;
+    }
+
+    std::int64_t number(const at::Tensor& t) {
+        c10::TensorImpl* impl = t.unsafeGetTensorImpl();
+        const auto index = static_cast<std::int64_t>(numbers_.size());
+        const std::int64_t given = numbers_.try_emplace(impl, index).first->second;
+        if (const trace::Promise* p = trace::as_promise(impl))
+            places_[{p->cell().get(), p->view().get()}] = given;
+        return given;
+    }
+
+    void write(const trace::Recorder& recorder, bool grad_mode) {
+        bool now = grad_mode;
+        const auto switch_to = [&](bool wanted) {
+            if (now != wanted)
+                calls_.append(
+                    py::make_tuple("ingot::set_grad_enabled", py::make_tuple(wanted), py::list()));
+            now = wanted;
+        };
+        for (const trace::LoggedCall& call : recorder.log()) {
+            switch_to(call.grad_mode);
+            const c10::FunctionSchema& schema = call.op.schema();
+            std::string name = schema.name();
+            if (!schema.overload_name().empty()) name += "." + schema.overload_name();
+            py::list arguments, results;
+            for (const c10::IValue& v : call.arguments) arguments.append(argument(v));
+            for (const c10::IValue& v : call.results) results.append(result(v));
+            calls_.append(py::make_tuple(name, arguments, results));
+        }
+        switch_to(grad_mode);
+    }
+    const py::list& calls() const { return calls_; }
+
+    py::object tensor(const at::Tensor& t) {
+        if (!t.defined()) return py::none();
+        c10::TensorImpl* impl = t.unsafeGetTensorImpl();
+        if (const auto known = numbers_.find(impl); known != numbers_.end())
+            return py::cast(Value{known->second});
+        const auto real = captured_.find(impl);
+        if (real != captured_.end()) return py::cast(real->second);
+        const trace::Promise* p = trace::as_promise(impl);
+        if (p == nullptr) return py::cast(t);
+        // A copy that PyTorch made of a promise.
+        const auto same = places_.find({p->cell().get(), p->view().get()});
+        if (same == places_.end())
+            throw NotSupported("the log of calls uses a tensor that no call made");
+        if (t.requires_grad()) return py::cast(Value{same->second});
+        const py::object detached = result(t);
+        calls_.append(py::make_tuple("aten::detach", py::make_tuple(Value{same->second}),
+                                     py::make_tuple(detached)));
+        return detached;
+    }
+
+  private:
+    py::object argument(const c10::IValue& v) {
+        if (v.isTensor()) return tensor(v.toTensor());
+        if (!v.isList()) return torch::jit::toPyObject(v);
+        py::list list;
+        for (const c10::IValue& element : v.toListRef()) list.append(argument(element));
+        return list;
+    }
+    py::object result(const c10::IValue& v) {
+        if (v.isTensor()) {
+            if (!v.toTensor().defined()) return py::none();
+            return py::cast(Value{number(v.toTensor())});
+        }
+        if (!v.isList()) return torch::jit::toPyObject(v);
+        py::list list;
+        for (const c10::IValue& element : v.toListRef()) list.append(result(element));
+        return list;
+    }
+
+    py::list calls_;
+    std::unordered_map<const c10::TensorImpl*, std::int64_t> numbers_;
+    std::map<std::pair<const void*, const void*>, std::int64_t> places_;
+    std::unordered_map<const c10::TensorImpl*, at::Tensor> captured_;
+};
+
+}  // namespace
+
+std::shared_ptr<Backend> Backend::make(PyObject* compile, const trace::Recorder& recorder,
+                                       bool grad_mode, std::span<const at::Tensor> examples,
+                                       std::span<const at::Tensor> promises,
+                                       std::span<const at::Tensor> outputs) {
+    LogWriter writer(recorder);
+    py::dict given;
+    for (std::size_t i = 0; i < promises.size(); ++i)
+        given[py::int_(writer.number(promises[i]))] = py::cast(examples[i]);
+    writer.write(recorder, grad_mode);
+    py::list wanted;
+    for (const at::Tensor& t : outputs) {
+        const py::object value = writer.tensor(t);
+        if (!py::isinstance<Value>(value))
+            throw NotSupported("an output that the log of calls does not have");
+        wanted.append(value.attr("index"));
+    }
+    py::object run = py::reinterpret_borrow<py::object>(compile)(writer.calls(), given, wanted);
+    return std::shared_ptr<Backend>(new Backend(std::move(run), outputs.size()));
+}
+
+std::vector<at::Tensor> Backend::call(std::span<c10::TensorImpl* const> inputs) const {
+    const py::gil_scoped_acquire lock;
+    py::tuple arguments(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+        arguments[i] = py::cast(at::Tensor(Pointer::reclaim_copy(inputs[i])));
+    }
+    const py::sequence results = run_(*arguments);
+    if (results.size() != outputs_)
+        throw py::value_error("a backend's program returned " + std::to_string(results.size()) +
+                              " values instead of " + std::to_string(outputs_));
+    std::vector<at::Tensor> tensors;
+    for (const py::handle& one : results) tensors.push_back(one.cast<at::Tensor>());
+    return tensors;
+}
+
+int Backend::traverse(visitproc visit, void* arg) const {
+    Py_VISIT(run_.ptr());
+    return 0;
+}
+
+void add_value_type(py::module_& module) {
+    py::class_<Value>(module, "Value", "A tensor of a recording's log, by number.")
+        .def_readonly("index", &Value::index)
+        .def("__repr__", [](const Value& v) { return "Value(" + std::to_string(v.index) + ")"; });
+}
+
+}  // namespace ingot::capture

@@ -1,0 +1,43 @@
+// A backend written in Python in the place of Ingot's compiler: it gets the recording's log and
+// returns a callable over tensors. See capture.h for what crosses the border.
+//
+// The callable carries the calls out as eager would, in-place operators included, so that effects
+// on inputs, views and gradients are PyTorch's own. Costs a Python object for each value of the log
+// when a segment is compiled, and a Python call for each run of it.
+#pragma once
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "trace/recorder.h"
+
+namespace ingot::capture {
+
+class Backend {
+  public:
+    /// Hands the recording to `compile`. `examples[i]` is the real tensor that `promises[i]` stood
+    /// for; a call takes such tensors in this order. `grad_mode`: at the beginning. Needs Python's
+    /// lock. Throws NotSupported, pybind11::error_already_set.
+    static std::shared_ptr<Backend> make(PyObject* compile, const trace::Recorder& recorder,
+                                         bool grad_mode, std::span<const at::Tensor> examples,
+                                         std::span<const at::Tensor> promises,
+                                         std::span<const at::Tensor> outputs);
+
+    /// Runs it; takes Python's lock. Throws pybind11::error_already_set.
+    std::vector<at::Tensor> call(std::span<c10::TensorImpl* const> inputs) const;
+
+    int traverse(visitproc visit, void* arg) const;
+
+  private:
+    Backend(pybind11::object run, std::size_t outputs) : run_(std::move(run)), outputs_(outputs) {}
+
+    pybind11::object run_;
+    std::size_t outputs_ = 0;
+};
+
+/// Adds the type `Value` to the module.
+void add_value_type(pybind11::module_& module);
+
+}  // namespace ingot::capture

@@ -1,0 +1,154 @@
+"""Backends under own capture: a graph a segment, called at each replay in the compiler's place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import ingot
+
+
+@pytest.fixture(autouse=True)
+def own_capture(monkeypatch):
+    monkeypatch.setenv("INGOT_CAPTURE", "own")
+
+
+class Collect:
+    """A backend that keeps what it got and counts how often its programs run."""
+
+    def __init__(self):
+        self.graphs, self.examples, self.runs = [], [], 0
+
+    def __call__(self, gm, example_inputs):
+        self.graphs.append(gm)
+        self.examples.append(example_inputs)
+
+        def run(*inputs):
+            self.runs += 1
+            return gm(*inputs)
+
+        return run
+
+
+def targets(gm):
+    return [str(n.target) for n in gm.graph.nodes if n.op == "call_function"]
+
+
+def test_a_backend_gets_the_graph_once_and_runs_at_each_call(capsys):
+    backend = Collect()
+    compiled = ingot.compile(lambda x, y: (x @ y).relu() + 1, backend=backend)
+    for call in range(3):
+        x, y = torch.randn(2, 3), torch.randn(3, 4)
+        torch.testing.assert_close(compiled(x, y), (x @ y).relu() + 1)
+        assert (len(backend.graphs), backend.runs) == (1, call + 1)
+    (gm,) = backend.graphs
+    assert isinstance(gm, torch.fx.GraphModule)
+    assert targets(gm) == ["aten.mm.default", "aten.relu.default", "aten.add.Tensor"]
+    assert [tuple(t.shape) for t in backend.examples[0]] == [(2, 3), (3, 4)]
+    x, y = torch.randn(2, 3), torch.randn(3, 4)
+    (result,) = gm(x, y)
+    torch.testing.assert_close(result, (x @ y).relu() + 1)
+    gm.graph.print_tabular()
+    assert "aten.mm.default" in capsys.readouterr().out
+
+
+def test_breaks_give_several_graphs():
+    def f(x):
+        y = x.sin()
+        if y.sum().item() > 0:
+            return y * 2
+        return y - 1
+
+    backend = Collect()
+    compiled = ingot.compile(f, backend=backend)
+    for x in (torch.ones(3), -torch.ones(3), torch.ones(3), -torch.ones(3)):
+        torch.testing.assert_close(compiled(x), f(x))
+    assert [targets(gm)[-1] for gm in backend.graphs] == [
+        "aten.sum.default", "aten.mul.Tensor", "aten.sub.Tensor"]  # fmt: skip
+    assert backend.runs == 8
+
+
+def test_a_module_trains_through_a_backend():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
+    reference = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
+    reference.load_state_dict(model.state_dict())
+    backend = Collect()
+    compiled = ingot.compile(model, backend=backend)
+    for _ in range(3):
+        x = torch.randn(5, 3)
+        for m, f in ((model, compiled), (reference, reference)):
+            m.zero_grad()
+            f(x).square().sum().backward()
+        for a, b in zip(model.parameters(), reference.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad)
+        for a, b in zip(model.buffers(), reference.buffers(), strict=True):
+            torch.testing.assert_close(a, b)
+    assert backend.runs == 3
+
+
+def test_effects_views_and_regions_without_gradients():
+    def f(x, buffer):
+        row = buffer[0]
+        row.add_(1)
+        with torch.no_grad():
+            z = x * 3
+        return x.detach(), row, z, x * z
+
+    compiled = ingot.compile(f, backend="eager")
+    for _ in range(3):
+        x = torch.randn(3, requires_grad=True)
+        buffers = torch.zeros(2, 3), torch.zeros(2, 3)
+        got, want = compiled(x, buffers[0]), f(x, buffers[1])
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(*buffers)
+        assert [t.requires_grad for t in got] == [t.requires_grad for t in want]
+        assert got[0].data_ptr() == x.data_ptr()
+        assert got[1].data_ptr() == buffers[0].data_ptr()
+        (a,), (b,) = (torch.autograd.grad(o[3].sum(), x) for o in (got, want))
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", ["eager", "aot_eager"])
+def test_the_built_in_ones(name):
+    def f(x, parts):
+        parts["sum"] = x.sum()
+        return torch.cat([x, x.split(1)[0]]), torch.rand(2)
+
+    compiled = ingot.compile(f, backend=name)
+    for seed in range(3):
+        x, got, want = torch.randn(3), {}, {}
+        torch.manual_seed(seed)
+        a = compiled(x, got)
+        torch.manual_seed(seed)
+        b = f(x, want)
+        torch.testing.assert_close((a, got), (b, want))
+
+
+def test_an_error_of_a_backend_comes_out():
+    def broken(gm, example_inputs):
+        raise ValueError("no such luck")
+
+    compiled = ingot.compile(lambda x: x + 1, backend=broken)
+    with pytest.raises(ingot.BackendCompilerFailed, match="no such luck"):
+        compiled(torch.ones(2))
+
+    def wrong(gm, example_inputs):
+        return lambda *inputs: ()
+
+    compiled = ingot.compile(lambda x: x + 1, backend=wrong)
+    with pytest.raises(ValueError, match="returned 0 values instead of 1"):
+        compiled(torch.ones(2))
+
+
+def test_explain_has_the_graphs():
+    def f(x):
+        y = x.exp()
+        print(y.sum().item())
+        return y * 2
+
+    explanation = ingot.explain(f)(torch.ones(2))
+    assert explanation.graph_count == 2 and len(explanation.graphs) == 2
+    assert targets(explanation.graphs[0]) == ["aten.exp.default", "aten.sum.default"]
+    torch.testing.assert_close(explanation.graphs[1](torch.ones(2))[0], torch.full((2,), 2.0))
