@@ -34,6 +34,7 @@ struct CapturedState {
         if (values.contains("backend") && !values["backend"].is_none())
             context.backend = values["backend"].ptr();
         context.tree = tree;
+        if (context.name.empty()) context.name = "a function";
     }
 
     Shape& shape(Py_ssize_t positional, PyObject* names) {
@@ -117,6 +118,15 @@ PyObject* record(CapturedObject* self, CapturedState::Shape shape, PyObject* con
     return recording.conclude(result);
 }
 
+/// One line for people, through the package's logger.
+void say(const std::string& line) {
+    const Ref module = Ref::steal(PyImport_ImportModule("ingot._backend"));
+    const Ref done =
+        module ? Ref::steal(PyObject_CallMethod(module.get(), "_say_once", "s", line.c_str()))
+               : Ref();
+    if (!done) PyErr_Clear();
+}
+
 PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::size_t flags,
                        PyObject* names) {
     const Stance stance = state().stance;
@@ -153,10 +163,18 @@ PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::si
         }
     }
     if (list->size() >= s.context.limit) {
+        if (s.context.fullgraph) {
+            PyErr_Format(bindings::error_types().unsupported,
+                         "recompile_limit reached (%zu); the last guard that failed: %s",
+                         s.context.limit, s.failure.c_str());
+            return nullptr;
+        }
         if (!shape.full) {
             shape.full = true;
-            ++state().reasons["more than " + std::to_string(s.context.limit) +
-                              " recordings; the last guard that failed: " + s.failure];
+            const std::string text = "more than " + std::to_string(s.context.limit) +
+                                     " recordings; the last guard that failed: " + s.failure;
+            ++state().reasons[text];
+            say("ingot: " + s.context.name + ": " + text);
         }
         return run_eagerly(self, arguments, flags, names);
     }
