@@ -84,6 +84,8 @@ class _Builder:
             return self._constant(value)
         if isinstance(value, (list, tuple)):
             return [self._written(one) for one in value]
+        if isinstance(value, torch.device):  # has an index too
+            return value
         index = getattr(value, "index", None)
         return self._nodes[index] if isinstance(index, int) else value
 
@@ -126,7 +128,15 @@ def graph_module(
     for name, arguments, results in calls:
         builder.add_call(name, arguments, results)
     builder.graph.output(tuple(None if k is None else builder.node(k) for k in outputs))
+    _drop_unused_copies(builder.graph)
     return torch.fx.GraphModule(builder.constants, builder.graph, "Recorded")
+
+
+def _drop_unused_copies(graph: torch.fx.Graph) -> None:
+    """PyTorch copies a result that a backward is going to need; the graph makes its own."""
+    for node in reversed(list(graph.nodes)):
+        if node.target is torch.ops.aten.detach.default and not node.users:
+            graph.erase_node(node)
 
 
 def below_autocast(compiled: Callable) -> Callable:

@@ -3,10 +3,7 @@
 
 #include <torch/csrc/jit/python/pybind_utils.h>
 
-#include <map>
 #include <unordered_map>
-
-#include "trace/promise.h"
 
 namespace py = pybind11;
 
@@ -27,12 +24,8 @@ class LogWriter {
     }
 
     std::int64_t number(const at::Tensor& t) {
-        c10::TensorImpl* impl = t.unsafeGetTensorImpl();
-        const auto index = static_cast<std::int64_t>(numbers_.size());
-        const std::int64_t given = numbers_.try_emplace(impl, index).first->second;
-        if (const trace::Promise* p = trace::as_promise(impl))
-            places_[{p->cell().get(), p->view().get()}] = given;
-        return given;
+        const auto next = static_cast<std::int64_t>(numbers_.size());
+        return numbers_.try_emplace(t.unsafeGetTensorImpl(), next).first->second;
     }
 
     void write(const trace::Recorder& recorder, bool grad_mode) {
@@ -64,17 +57,9 @@ class LogWriter {
             return py::cast(Value{known->second});
         const auto real = captured_.find(impl);
         if (real != captured_.end()) return py::cast(real->second);
-        const trace::Promise* p = trace::as_promise(impl);
-        if (p == nullptr) return py::cast(t);
-        // A copy that PyTorch made of a promise.
-        const auto same = places_.find({p->cell().get(), p->view().get()});
-        if (same == places_.end())
+        if (trace::is_promise(t))
             throw NotSupported("the log of calls uses a tensor that no call made");
-        if (t.requires_grad()) return py::cast(Value{same->second});
-        const py::object detached = result(t);
-        calls_.append(py::make_tuple("aten::detach", py::make_tuple(Value{same->second}),
-                                     py::make_tuple(detached)));
-        return detached;
+        return py::cast(t);
     }
 
   private:
@@ -98,7 +83,6 @@ class LogWriter {
 
     py::list calls_;
     std::unordered_map<const c10::TensorImpl*, std::int64_t> numbers_;
-    std::map<std::pair<const void*, const void*>, std::int64_t> places_;
     std::unordered_map<const c10::TensorImpl*, at::Tensor> captured_;
 };
 
@@ -132,9 +116,11 @@ std::vector<at::Tensor> Backend::call(std::span<c10::TensorImpl* const> inputs) 
         arguments[i] = py::cast(at::Tensor(Pointer::reclaim_copy(inputs[i])));
     }
     const py::sequence results = run_(*arguments);
-    if (results.size() != outputs_)
-        throw py::value_error("a backend's program returned " + std::to_string(results.size()) +
-                              " values instead of " + std::to_string(outputs_));
+    if (results.size() != outputs_) {
+        PyErr_Format(PyExc_ValueError, "a backend's program returned %zu values instead of %zu",
+                     results.size(), outputs_);
+        throw py::error_already_set();
+    }
     std::vector<at::Tensor> tensors;
     for (const py::handle& one : results) tensors.push_back(one.cast<at::Tensor>());
     return tensors;

@@ -522,4 +522,38 @@ bool is_known_tensor_attribute(PyObject* name) {
     return names.contains(view_of(name));
 }
 
+bool needs_data(const std::string& name) {
+    static const std::unordered_set<std::string> names = {"repr",  "format", "print", "ascii",
+                                                          "round", "bin",    "hex",   "oct"};
+    return names.contains(name);
+}
+
+bool class_needs_data(PyTypeObject* type) {
+    return type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type ||
+           type == &PyBool_Type || type == &PyComplex_Type;
+}
+
+bool method_needs_data(PyObject* function) {
+    static const std::unordered_set<std::string> names = {"__repr__",
+                                                          "__format__",
+                                                          "__deepcopy__",
+                                                          "__reduce_ex__",
+                                                          "__contains__",
+                                                          "storage",
+                                                          "backward",
+                                                          "register_hook",
+                                                          "unique",
+                                                          "unique_consecutive",
+                                                          "__array__",
+                                                          "__dlpack__",
+                                                          "untyped_storage",
+                                                          "is_shared",
+                                                          "share_memory_",
+                                                          "__hash__",
+                                                          "register_post_accumulate_grad_hook",
+                                                          "to_sparse_coo",
+                                                          "__cuda_array_interface__"};
+    return names.contains(text_of(reinterpret_cast<PyFunctionObject*>(function)->func_name));
+}
+
 }  // namespace ingot::capture

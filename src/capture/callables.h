@@ -42,4 +42,10 @@ CallKind classify_class(PyTypeObject* type);
 /// Attributes of tensors: whether C code gives them from metadata or by operators.
 bool is_known_tensor_attribute(PyObject* name);
 
+/// Whether a built-in function, a class, or a tensor's method written in Python turns a tensor into
+/// text or a number of Python's.
+bool needs_data(const std::string& name);
+bool class_needs_data(PyTypeObject* type);
+bool method_needs_data(PyObject* function);
+
 }  // namespace ingot::capture

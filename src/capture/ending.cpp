@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "bindings/errors.h"
 #include "bindings/lock.h"
@@ -171,6 +172,7 @@ class GraphEnd {
             const Quiet quiet;
             if (context.backend != nullptr) {
                 histories_.restore();
+                order_inputs();
                 segment_.program = SegmentProgram::compile_by(context.backend, recorder_,
                                                               segment_.guards.modes.grad, examples_,
                                                               promises_, outputs_);
@@ -242,6 +244,24 @@ class GraphEnd {
             }
             examples_.push_back(real);
             promises_.push_back(promise);
+        }
+    }
+
+    /// The call's tensors first, in the order in which they come; for people who read a backend's
+    /// graph. Operators ask for them in an order of their own.
+    void order_inputs() {
+        std::vector<std::size_t> order(examples_.size());
+        std::iota(order.begin(), order.end(), std::size_t{0});
+        const std::vector<Segment::Input> inputs = segment_.inputs;
+        const std::vector<at::Tensor> examples = examples_, promises = promises_;
+        std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+            return std::pair(inputs[a].pinned, inputs[a].index) <
+                   std::pair(inputs[b].pinned, inputs[b].index);
+        });
+        for (std::size_t i = 0; i < order.size(); ++i) {
+            segment_.inputs[i] = inputs[order[i]];
+            examples_[i] = examples[order[i]];
+            promises_[i] = promises[order[i]];
         }
     }
 

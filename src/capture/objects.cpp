@@ -100,4 +100,21 @@ bool has_python_layout(PyTypeObject* type) {
            reinterpret_cast<PyObject*>(t) == PyExc_BaseException;
 }
 
+bool any_tensor(std::span<PyObject* const> objects, int depth) {
+    for (PyObject* o : objects) {
+        if (o == nullptr) continue;
+        if (is_tensor(o)) return true;
+        if (depth > 0 && (PyTuple_Check(o) || PyList_Check(o)) &&
+            any_tensor({PySequence_Fast_ITEMS(o), static_cast<std::size_t>(Py_SIZE(o))}, depth - 1))
+            return true;
+    }
+    return false;
+}
+
+std::string text_of(PyObject* name) {
+    const char* s = name == nullptr ? nullptr : PyUnicode_AsUTF8(name);
+    if (s == nullptr) PyErr_Clear();
+    return s == nullptr ? "?" : s;
+}
+
 }  // namespace ingot::capture

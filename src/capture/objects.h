@@ -2,11 +2,18 @@
 #pragma once
 #include <Python.h>
 
+#include <span>
+#include <string>
+
 namespace ingot::capture {
 
 /// torch.Tensor or a subclass. Unlike PyTorch's own question it never runs Python code, so that it
 /// may be asked with an error pending.
 bool is_tensor(PyObject* object);
+/// Whether there is a tensor among them, or in tuples and lists `depth` levels down.
+bool any_tensor(std::span<PyObject* const> objects, int depth = 2);
+/// A Python string's text; "?" for what is none.
+std::string text_of(PyObject* name);
 /// Objects that a guard knows by identity even among a call's arguments: functions, classes,
 /// modules, `nn.Module`s, dtypes, members of enumerations.
 bool stands_for_itself(PyObject* object);

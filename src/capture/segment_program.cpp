@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "capture/histories.h"
+#include "passes/facts.h"
 #include "trace/autograd.h"
 #include "trace/replay.h"
 
@@ -97,7 +98,9 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
     trace::Recording recording = recorder.finish(outputs);
     recording.graph.round_intermediates = settings.round_intermediates;
     refuse_own_writes(recording);
-    if (recording.graph.outputs().empty()) {
+    // Numbers that nobody reads are drawn all the same: the next ones depend on it.
+    if (recording.graph.outputs().empty() &&
+        std::ranges::none_of(recording.graph.nodes(), has_effect)) {
         if (!outputs.empty()) throw NotSupported("outputs without a graph");
         return nullptr;
     }

@@ -5,8 +5,6 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
-#include "trace/promise.h"
-
 namespace ingot::trace {
 
 c10::IValue with_numbers(const c10::IValue& value, const SymbolValues& numbers) {
@@ -34,17 +32,8 @@ at::Tensor Replay::tensor(const at::Tensor& promise) const {
     if (!promise.defined()) return promise;
     const auto found = values_.find(promise.unsafeGetTensorImpl());
     if (found != values_.end()) return found->second;
-    const Promise* p = as_promise(promise.unsafeGetTensorImpl());
-    if (p == nullptr) return promise;
-    const auto same = places_.find({p->cell().get(), p->view().get()});
-    check(same != places_.end(), "the log of calls uses a tensor that no call made");
-    return same->second.requires_grad() && !promise.requires_grad() ? same->second.detach()
-                                                                    : same->second;
-}
-
-void Replay::note_place(const at::Tensor& promise, const at::Tensor& real) {
-    if (const Promise* p = as_promise(promise.unsafeGetTensorImpl()))
-        places_[{p->cell().get(), p->view().get()}] = real;
+    check(!is_promise(promise), "the log of calls uses a tensor that no call made");
+    return promise;
 }
 
 c10::IValue Replay::real(const c10::IValue& value) const {

@@ -4,9 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <map>
 #include <unordered_map>
-#include <utility>
 
 #include "trace/recorder.h"
 
@@ -23,7 +21,6 @@ class Replay {
 
     /// `real` takes the place of `promise`.
     void bind(const at::Tensor& promise, at::Tensor real) {
-        note_place(promise, real);
         values_[promise.unsafeGetTensorImpl()] = std::move(real);
     }
     /// Carries the call out. Exceptions are the operator's own.
@@ -34,12 +31,9 @@ class Replay {
   private:
     c10::IValue real(const c10::IValue& value) const;
     void bind_results(const c10::IValue& promised, const c10::IValue& real);
-    void note_place(const at::Tensor& promise, const at::Tensor& real);
 
     SymbolValues numbers_;
     std::unordered_map<const c10::TensorImpl*, at::Tensor> values_;
-    /// By what a promise shows (cell and view): for copies that PyTorch made of promises.
-    std::map<std::pair<const void*, const void*>, at::Tensor> places_;
 };
 
 }  // namespace ingot::trace

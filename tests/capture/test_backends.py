@@ -35,7 +35,7 @@ def targets(gm):
     return [str(n.target) for n in gm.graph.nodes if n.op == "call_function"]
 
 
-def test_a_backend_gets_the_graph_once_and_runs_at_each_call(capsys):
+def test_a_backend_gets_the_graph_once_and_runs_at_each_call():
     backend = Collect()
     compiled = ingot.compile(lambda x, y: (x @ y).relu() + 1, backend=backend)
     for call in range(3):
@@ -49,8 +49,6 @@ def test_a_backend_gets_the_graph_once_and_runs_at_each_call(capsys):
     x, y = torch.randn(2, 3), torch.randn(3, 4)
     (result,) = gm(x, y)
     torch.testing.assert_close(result, (x @ y).relu() + 1)
-    gm.graph.print_tabular()
-    assert "aten.mm.default" in capsys.readouterr().out
 
 
 def test_breaks_give_several_graphs():

@@ -1,0 +1,326 @@
+// Calls while recording: which run, which are recorded, which break; see recording.h.
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+
+#include "capture/captured.h"
+#include "capture/objects.h"
+#include "capture/perform.h"
+#include "capture/recording.h"
+
+namespace ingot::capture {
+namespace {
+
+/// What a class statement without __slots__ adds to `object`.
+constexpr Py_ssize_t kDictAndWeakReferences = 2 * sizeof(PyObject*);
+
+}  // namespace
+
+Verdict Recording::on_call(Frame frame, const Event& event, PyObject** result) {
+    return dispatch_call(frame, event, event.operands[0], nullptr, event.operands.subspan(1),
+                         result);
+}
+
+Verdict Recording::on_expanded_call(Frame frame, const Event& event, PyObject** result) {
+    std::vector<PyObject*> arguments;
+    PyObject* tuple = event.operands[1];
+    PyObject* names = event.operands.size() > 2 ? event.operands[2] : nullptr;
+    if (tuple != nullptr) {
+        if (!PyTuple_Check(tuple)) throw Puzzle("arguments that are no tuple");
+        world_->read_whole(tuple);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
+            arguments.push_back(PyTuple_GET_ITEM(tuple, i));
+    }
+    if (names != nullptr) {
+        if (!PyDict_Check(names)) throw Puzzle("keyword arguments that are no dict");
+        world_->read_whole(names);
+        Py_ssize_t position = 0;
+        PyObject *key = nullptr, *value = nullptr;
+        while (PyDict_Next(names, &position, &key, &value)) arguments.push_back(value);
+    }
+    return dispatch_call(frame, event, event.operands[0], nullptr, arguments, result);
+}
+
+Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* callable,
+                                 PyObject* self, std::span<PyObject* const> arguments,
+                                 PyObject** result) {
+    switch (state().mark_of(callable)) {
+        case Mark::Disable:
+            throw Puzzle("a call of a function that is not to be compiled: " +
+                         callable_name(callable));
+        case Mark::Break:
+            throw Puzzle("a graph break that was asked for");
+        case Mark::True:
+            *result = Py_NewRef(Py_True);
+            return Verdict::handled;
+        case Mark::Allow:
+        case Mark::Constant:
+            read_arguments(arguments, 4);
+            return carried(frame, event, result);
+        case Mark::DisableOnce:
+        case Mark::None:
+            break;
+    }
+    if (PyFunction_Check(callable)) {
+        PyObject* first = self != nullptr ? self : arguments.empty() ? nullptr : arguments[0];
+        if (is_tensor(first) && method_needs_data(callable) &&
+            _PyType_Lookup(Py_TYPE(first),
+                           reinterpret_cast<PyFunctionObject*>(callable)->func_name) == callable)
+            throw Puzzle("the data of a tensor (" + callable_name(callable) + ")");
+        return Verdict::run;
+    }
+    if (PyMethod_Check(callable)) {
+        const Known* k = world_->find(callable);
+        if (k != nullptr && k->dynamic()) throw Puzzle("a bound method from outside");
+        return dispatch_call(frame, event, PyMethod_GET_FUNCTION(callable),
+                             PyMethod_GET_SELF(callable), arguments, result);
+    }
+    if (PyObject* inner = captured_function(callable)) {
+        // A compiled function within a compiled function: one recording.
+        Event direct = event;
+        std::vector<PyObject*> operands(event.operands.begin(), event.operands.end());
+        operands[0] = inner;
+        direct.operands = operands;
+        world_->pin(inner, "a captured function");
+        return carried(frame, direct, result);
+    }
+    if (PyType_Check(callable)) {
+        auto* type = reinterpret_cast<PyTypeObject*>(callable);
+        if (class_needs_data(type) && any_tensor(arguments)) throw Puzzle("the data of a tensor");
+        const Verdict v = on_class(type, arguments);
+        return v == Verdict::run && any_tensor(arguments) && classify_class(type) == CallKind::Pure
+                   ? carried(frame, event, result)
+                   : v;
+    }
+    if (std::string_view(Py_TYPE(callable)->tp_name) == "functools.partial")
+        return on_partial(frame, event, callable, arguments, result);
+    static PyObject* const call = PyUnicode_InternFromString("__call__");
+    if (PyType_HasFeature(Py_TYPE(callable), Py_TPFLAGS_HEAPTYPE)) {
+        PyObject* method = world_->read_class(Py_TYPE(callable), call);
+        if (method != nullptr && PyFunction_Check(method)) return Verdict::run;
+    }
+    return on_c_function(frame, event, callable, self, arguments, result);
+}
+
+Verdict Recording::on_partial(Frame frame, const Event& event, PyObject* callable,
+                              std::span<PyObject* const> arguments, PyObject** result) {
+    const Known* known = world_->find(callable);
+    if (known != nullptr && known->dynamic()) throw Puzzle("a partial function from outside");
+    const Ref function = Ref::steal(PyObject_GetAttrString(callable, "func"));
+    const Ref first = Ref::steal(PyObject_GetAttrString(callable, "args"));
+    const Ref names = Ref::steal(PyObject_GetAttrString(callable, "keywords"));
+    if (!function || !first || !names) {
+        PyErr_Clear();
+        throw Puzzle("a partial function");
+    }
+    if (known != nullptr) {  // it holds these three as long as it lives
+        world_->pin(function.get(), "func");
+        world_->pin(first.get(), "args");
+        world_->pin(names.get(), "keywords");
+        world_->read_whole(first.get());
+        world_->read_whole(names.get());
+    }
+    std::vector<PyObject*> all;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(first.get()); ++i)
+        all.push_back(PyTuple_GET_ITEM(first.get(), i));
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    return dispatch_call(frame, event, function.get(), nullptr, all, result);
+}
+
+Verdict Recording::on_class(PyTypeObject* type, std::span<PyObject* const> arguments) {
+    static PyObject* const create = PyUnicode_InternFromString("__new__");
+    static PyObject* const init = PyUnicode_InternFromString("__init__");
+    static PyObject* const call = PyUnicode_InternFromString("__call__");
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) ||
+        classify_class(type) != CallKind::Unknown) {
+        const CallKind kind = classify_class(type);
+        if (type == &PyType_Type && arguments.size() != 1) throw Puzzle("a class is made");
+        if (kind == CallKind::Unknown) throw Puzzle(std::string("a call of ") + type->tp_name);
+        if (kind == CallKind::Pure) read_arguments(arguments, 2);
+        return Verdict::run;
+    }
+    PyObject* meta_call = world_->read_class(Py_TYPE(type), call);
+    if (meta_call != nullptr && PyFunction_Check(meta_call)) return Verdict::run;
+    world_->read_class(type, init);
+    PyObject* maker = world_->read_class(type, create);
+    PyTypeObject* layout = type;
+    while (is_python_class(layout)) layout = layout->tp_base;
+    const bool python_new = maker != nullptr && !PyCFunction_Check(maker);
+    if (PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(THPVariableClass)))
+        throw Puzzle(std::string("a tensor of class ") + type->tp_name + " is made");
+    if (python_new) return Verdict::run;
+    if (layout == &PyDict_Type || layout == &PyODict_Type || layout == &PyList_Type ||
+        layout == &PyTuple_Type || layout == &PySet_Type)
+        read_arguments(arguments, 2);
+    else if (layout != &PyBaseObject_Type && classify_class(layout) == CallKind::Unknown)
+        throw Puzzle(std::string("a call of ") + type->tp_name);
+    return Verdict::run;
+}
+
+Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* callable,
+                                 PyObject* self, std::span<PyObject* const> arguments,
+                                 PyObject** result) {
+    const CallClass c = classify(callable);
+    if (self == nullptr && PyCFunction_Check(callable)) {
+        self = PyCFunction_GET_SELF(callable);
+        if (const Known* k = world_->find(callable); k != nullptr && k->dynamic())
+            throw Puzzle("a bound method from outside");
+        if (self != nullptr && (PyModule_Check(self) || PyType_Check(self))) self = nullptr;
+    } else if (Py_TYPE(callable) == &_PyMethodWrapper_Type) {
+        Ref owner = Ref::steal(PyObject_GetAttrString(callable, "__self__"));
+        self = owner.get();  // the wrapper holds it
+    }
+    const bool unbound =
+        Py_TYPE(callable) == &PyMethodDescr_Type || Py_TYPE(callable) == &PyWrapperDescr_Type;
+    if (self == nullptr && unbound && !arguments.empty()) {
+        self = arguments[0];
+        arguments = arguments.subspan(1);
+    }
+    std::vector<PyObject*> all;
+    if (self != nullptr) all.push_back(self);
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    const bool tensors = any_tensor(all);
+    const auto run = [&] { return tensors ? carried(frame, event, result) : Verdict::run; };
+    if (self != nullptr && PyContextVar_CheckExact(self)) {
+        if (c.name.ends_with(".get"))
+            world_->read_variable(self);
+        else
+            world_->write_variable(self);
+        return Verdict::run;
+    }
+    if (c.name == "torch._C._len_torch_dispatch_stack" && depth_ == 1) {  // the recorder's is none
+        *result = PyLong_FromLong(0);
+        return *result == nullptr ? Verdict::raise : Verdict::handled;
+    }
+    if (c.name == "id" && all.size() == 1) {
+        // Of what is the same object at each replay, or as the key of what a deep copy remembers.
+        static PyObject* const copy = PyImport_ImportModule("copy");
+        const Known* k = world_->find(all[0]);
+        if ((k != nullptr && !k->dynamic()) ||
+            (copy != nullptr && frame.globals() == PyModule_GetDict(copy)))
+            return Verdict::run;
+    }
+    switch (c.kind) {
+        case CallKind::Unknown:
+            throw Puzzle("a call of " + c.name);
+        case CallKind::Frames:
+            if (c.name == "dir" && !all.empty()) throw Puzzle("a call of dir");
+            throw Handover("a call of " + c.name + ", which looks at frames");
+        case CallKind::Data:
+            throw Puzzle("the data of a tensor (" + c.name + ")");
+        case CallKind::Torch:
+            read_arguments(all, 4);
+            for (PyObject* o : all)
+                if (is_tensor(o) && !THPVariable_CheckExact(o))
+                    throw Puzzle(std::string("a tensor of the subclass ") + Py_TYPE(o)->tp_name);
+            if (c.name.ends_with(".apply") && c10::GradMode::is_enabled() &&
+                std::any_of(all.begin(), all.end(), [](PyObject* o) {
+                    return is_tensor(o) && THPVariable_Unpack(o).requires_grad();
+                }))
+                throw Puzzle("a custom autograd.Function");  // its backward is Python's
+            return carried(frame, event, result);
+        case CallKind::Pure:
+            if (tensors && needs_data(c.name))
+                throw Puzzle("the data of a tensor (" + c.name + ")");
+            for (PyObject* o : all) {
+                if (o == nullptr) continue;
+                if (!PyType_Check(o)) world_->read_special_methods(o);
+                // A method that changes an object of C code from outside is not known here.
+                const Known* k = world_->find(o);
+                if (k != nullptr && o == self && !PyDict_Check(o) && !PyList_Check(o) &&
+                    !PyTuple_Check(o) && !PyAnySet_Check(o) && !is_immutable_c_object(o) &&
+                    !has_python_layout(Py_TYPE(o)))
+                    throw Puzzle("a call of " + c.name + " of an outside object");
+            }
+            if (c.name == "isinstance" || c.name == "issubclass" || c.name == "callable")
+                return Verdict::run;
+            if (c.name == "next" && !all.empty() && world_->find(all[0]) != nullptr &&
+                !has_python_layout(Py_TYPE(all[0])))
+                throw Puzzle("an iterator from outside");
+            read_arguments(all, 2);
+            return run();
+        case CallKind::Deep:
+            if (tensors && needs_data(c.name))
+                throw Puzzle("the data of a tensor (" + c.name + ")");
+            read_arguments(all, 6);
+            return run();
+        case CallKind::Shallow:
+        case CallKind::Modes:
+            return Verdict::run;
+        case CallKind::Cached:
+            for (PyObject* o : all) {
+                const Known* k = world_->find(o);
+                if (is_tensor(o) || (k != nullptr && k->dynamic()))
+                    throw Puzzle("a cached function of objects that may change");
+            }
+            return carried(frame, event, result);
+        case CallKind::Mutator:
+            if (self == nullptr && !all.empty()) self = all[0];
+            if (self == nullptr) throw Puzzle("a call of " + c.name);
+            world_->write_whole(self);
+            for (PyObject* o : all)
+                if (o != self) world_->read_whole(o, 1);
+            return run();
+        case CallKind::GetAttr:
+            if (all.size() < 2 || !PyUnicode_Check(all[1])) throw Puzzle("a call of " + c.name);
+            if (is_tensor(all[0])) {
+                PyObject* operands[] = {all[0]};
+                Event read{Operation::read_attribute, 0, operands, all[1], nullptr};
+                PyObject* value = nullptr;
+                const Verdict v = on_tensor_attribute(frame, read, &value);
+                Py_XDECREF(value);
+                return v == Verdict::run || v == Verdict::handled ? carried(frame, event, result)
+                                                                  : v;
+            }
+            world_->read_attribute(all[0], all[1]);
+            return Verdict::run;
+        case CallKind::SetAttr: {
+            if (all.size() < 2 || !PyUnicode_Check(all[1])) throw Puzzle("a call of " + c.name);
+            PyObject* operands[] = {all[0], all.size() > 2 ? all[2] : nullptr};
+            Event store{Operation::store_attribute, 0, operands, all[1], nullptr};
+            if (c.name.starts_with("object.")) {
+                if (is_tensor(all[0])) throw Puzzle("a call of " + c.name);
+                world_->write_attribute(all[0], all[1]);
+            } else {
+                on_store(store);
+            }
+            return Verdict::run;
+        }
+        case CallKind::GetItem:
+            if (all.size() < 2) throw Puzzle("a call of " + c.name);
+            world_->read_special_methods(all[0]);
+            world_->read_item(all[0], all[1]);
+            return Verdict::run;
+        case CallKind::SetItem:
+            if (all.size() < 2 || !PyDict_Check(all[0])) throw Puzzle("a call of " + c.name);
+            if (world_->find(all[0]) != nullptr) world_->write_dict(all[0], all[1]);
+            return Verdict::run;
+        case CallKind::State: {
+            static PyObject* const name = PyUnicode_InternFromString("__dict__");
+            if (all.empty() || is_tensor(all[0]) || PyType_Check(all[0]))
+                throw Puzzle("a call of " + c.name);
+            if (PyObject** dict = _PyObject_GetDictPtr(all[0])) {
+                world_->read_attribute(all[0], name);
+                if (*dict != nullptr) world_->read_whole(*dict);
+            }
+            if (const Known* k = world_->find(all[0]);
+                k != nullptr && !is_immutable_c_object(all[0])) {
+                PyTypeObject* type = Py_TYPE(all[0]);
+                if (type->tp_basicsize > PyBaseObject_Type.tp_basicsize + kDictAndWeakReferences ||
+                    type->tp_itemsize != 0)
+                    throw Puzzle("a call of " + c.name + " of an object with more than a dict");
+            }
+            return Verdict::run;
+        }
+        case CallKind::Vars: {
+            static PyObject* const name = PyUnicode_InternFromString("__dict__");
+            if (all.size() != 1) throw Handover("a call of vars, which looks at frames");
+            world_->read_attribute(all[0], name);
+            return Verdict::run;
+        }
+    }
+    return Verdict::run;
+}
+
+}  // namespace ingot::capture

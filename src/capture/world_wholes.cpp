@@ -1,0 +1,220 @@
+// Whole containers that are read, what the recording writes, and the effects of that; see world.h.
+#include "capture/objects.h"
+#include "capture/world.h"
+#include "trace/recorder.h"
+
+namespace ingot::capture {
+
+void World::read_whole_dict(PyObject* dict, int depth) {
+    const Known* found = find(dict);
+    if (found != nullptr && !found->whole && !found->dirty) {
+        const Known known = *found;
+        Ref keys = Ref::steal(PyTuple_New(PyDict_GET_SIZE(dict)));
+        if (!keys) throw Puzzle("no memory");
+        Py_ssize_t position = 0, n = 0;
+        PyObject *key = nullptr, *value = nullptr;
+        while (PyDict_Next(dict, &position, &key, &value))
+            PyTuple_SET_ITEM(keys.get(), n++, Py_NewRef(key));
+        for (Py_ssize_t i = 0; i < n; ++i) read_dict(dict, PyTuple_GET_ITEM(keys.get(), i));
+        if (known.dynamic()) {
+            Node node;
+            node.place = known.place;
+            node.parent = known.node;
+            node.reach = Reach::Itself;
+            node.demand.check = Check::Keys;
+            node.demand.expected = keys;
+            guards_.nodes.push_back(std::move(node));
+        } else {
+            PinnedDict& d = pinned_dict(dict, known);
+            d.whole = true;
+            for (Py_ssize_t i = 0; i < n; ++i)
+                d.keys.push_back(Ref::borrow(PyTuple_GET_ITEM(keys.get(), i)));
+        }
+        known_[dict].whole = true;
+    }
+    if (depth <= 1) return;
+    Py_ssize_t position = 0;
+    PyObject *key = nullptr, *value = nullptr;
+    while (PyDict_Next(dict, &position, &key, &value)) read_whole(value, depth - 1);
+}
+
+void World::read_whole_sequence(PyObject* o, int depth) {
+    const bool tuple = PyTuple_Check(o);
+    const Py_ssize_t size = Py_SIZE(o);
+    const auto item = [&](Py_ssize_t i) {
+        return tuple ? PyTuple_GET_ITEM(o, i) : PyList_GET_ITEM(o, i);
+    };
+    const Known* found = find(o);
+    if (found != nullptr && !found->whole && !found->dirty) {
+        const Known known = *found;
+        if (known.dynamic()) {
+            if (!tuple && !PyList_CheckExact(o)) {
+                throw Puzzle("a list of the class " + std::string(Py_TYPE(o)->tp_name));
+            }
+            for (Py_ssize_t i = 0; i < size; ++i) add_node(known, Reach::Item, i, nullptr, item(i));
+        } else if (tuple) {
+            for (Py_ssize_t i = 0; i < size; ++i) {
+                const std::int32_t place = add_place({known.place, Reach::Item, i, {}});
+                PyObject* value = item(i);
+                if (find(value) != nullptr) continue;
+                pinned_read(nullptr, value, place);
+            }
+        } else {
+            PinnedList l;
+            l.list = Ref::borrow(o);
+            l.place = known.place;
+            for (Py_ssize_t i = 0; i < size; ++i) {
+                const std::int32_t place = add_place({known.place, Reach::Item, i, {}});
+                l.items.push_back(Ref::borrow(item(i)));
+                l.reads.push_back(pinned_read(nullptr, item(i), place));
+            }
+            guards_.lists.push_back(std::move(l));
+        }
+        known_[o].whole = true;
+    }
+    if (depth <= 1) return;
+    for (Py_ssize_t i = 0; i < size; ++i) read_whole(item(i), depth - 1);
+}
+
+void World::read_whole_set(PyObject* set) {
+    const Known* found = find(set);
+    if (found == nullptr || found->whole || found->dirty) return;
+    const Known known = *found;
+    // In the order in which they come: equal sets may have another.
+    Ref members = Ref::steal(PySequence_Tuple(set));
+    if (!members) throw Puzzle("no memory");
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(members.get()); ++i) {
+        PyObject* item = PyTuple_GET_ITEM(members.get(), i);
+        if (is_plain_constant(item)) continue;
+        if (!stands_for_itself(item)) throw Puzzle("a set of objects");
+        if (find(item) == nullptr)
+            pin(item,
+                Place{known.place, Reach::Lookup, 0, Ref::steal(PyUnicode_FromString("member"))});
+    }
+    if (PyFrozenSet_Check(set) && !known.dynamic()) {
+        known_[set].whole = true;
+        return;
+    }
+    Node node;
+    node.place = known.place;
+    node.demand.check = Check::Members;
+    node.demand.expected = members;
+    if (known.dynamic()) {
+        node.parent = known.node;
+        node.reach = Reach::Itself;
+    } else {
+        node.reach = Reach::Constant;
+        node.key = set;
+        guards_.places.push_back({known.place, Reach::Itself, 0, Ref::borrow(set)});
+        node.place = static_cast<std::int32_t>(guards_.places.size()) - 1;
+    }
+    guards_.nodes.push_back(std::move(node));
+    known_[set].whole = true;
+}
+
+void World::read_whole(PyObject* o, int depth) {
+    if (depth <= 0 || is_plain_constant(o) || is_tensor(o)) return;
+    if (PyDict_Check(o)) return read_whole_dict(o, depth);
+    if (PyTuple_Check(o) || PyList_Check(o)) return read_whole_sequence(o, depth);
+    if (PyAnySet_Check(o)) return read_whole_set(o);
+    if (is_immutable_c_object(o) || stands_for_itself(o)) return;
+    const Known* k = find(o);
+    if (k == nullptr) return;
+    if (has_python_layout(Py_TYPE(o))) return;  // its methods report themselves
+    throw Puzzle("the contents of " + describe(o));
+}
+
+void World::relate(PyObject* a, PyObject* b) {
+    if (a == nullptr || b == nullptr || is_plain_constant(a) || is_plain_constant(b)) return;
+    const Known* x = find(a);
+    const Known* y = find(b);
+    if (x == nullptr || y == nullptr) return;  // a fresh object is no outside object
+    if (!x->dynamic()) std::swap(x, y);
+    if (!x->dynamic()) return;
+    if (y->dynamic()) {
+        if (x->node != y->node) guards_.relations.push_back({x->node, y->node, {}, a == b});
+    } else {
+        PyObject* pinned = find(a) == y ? a : b;
+        guards_.relations.push_back({x->node, -1, Ref::borrow(pinned), a == b});
+    }
+}
+
+// ---- writes ----
+
+void World::write_dict(PyObject* dict, PyObject* key) {
+    const Known* k = find(dict);
+    if (k == nullptr || k->dirty) return;
+    if (!is_plain_constant(key)) return write_whole(dict);
+    if (!written_.insert({dict, key}).second) return;
+    held_.push_back(Ref::borrow(key));
+    written_keys_.emplace_back(Ref::borrow(dict), Ref::borrow(key));
+}
+
+void World::write_attribute(PyObject* owner, PyObject* name) {
+    PyTypeObject* type = Py_TYPE(owner);
+    PyObject* found = read_class(type, name);
+    if (find(owner) == nullptr) return;
+    if (found != nullptr && Py_TYPE(found)->tp_descr_set != nullptr) {
+        if (Py_TYPE(found) == &PyMemberDescr_Type) {
+            if (written_.insert({owner, name}).second)
+                written_members_.emplace_back(Ref::borrow(owner), Ref::borrow(name));
+            return;
+        }
+        if (Py_TYPE(found) == &PyGetSetDescr_Type)
+            throw Puzzle("a store to a C attribute of " + describe(owner));
+        return;  // Python code, which reports what it stores
+    }
+    if (PyType_Check(owner)) throw Puzzle("a store to a class attribute");
+    PyObject* dict = PyModule_Check(owner) ? PyModule_GetDict(owner) : instance_dict(owner);
+    if (dict == nullptr) throw Puzzle("the first attribute of " + describe(owner));
+    if (find(dict) == nullptr) pin(dict, "module");
+    write_dict(dict, name);
+}
+
+void World::write_cell(PyObject* cell) {
+    if (find(cell) == nullptr || !written_.insert({cell, nullptr}).second) return;
+    written_keys_.emplace_back(Ref::borrow(cell), Ref());
+}
+
+void World::write_whole(PyObject* container) {
+    const Known* k = find(container);
+    if (k == nullptr || k->dirty) return;
+    if (PyODict_Check(container)) throw Puzzle("a change to an OrderedDict from outside");
+    read_whole(container);
+    known_[container].dirty = true;
+    written_wholes_.push_back(Ref::borrow(container));
+    // Were another object of the call the same container, it would change with it.
+    if (k->dynamic())
+        for (const auto& [other, known] : known_)
+            if (known.dynamic() && known.node != k->node && Py_TYPE(other) == Py_TYPE(container))
+                guards_.relations.push_back({k->node, known.node, {}, false});
+}
+
+void World::add_effects(RecipeBuilder& builder) {
+    for (const auto& [container, key] : written_keys_) {
+        if (!key) {
+            builder.effect(Make::SetAttribute, container.get(),
+                           {Py_None, PyCell_GET(container.get())});
+            continue;
+        }
+        if (find(container.get())->dirty) continue;
+        PyObject* value = PyDict_GetItemWithError(container.get(), key.get());
+        if (value == nullptr) PyErr_Clear();
+        builder.effect(Make::SetItem, container.get(), {key.get(), value});
+    }
+    for (const auto& [owner, name] : written_members_) {
+        Ref value = Ref::steal(PyObject_GenericGetAttr(owner.get(), name.get()));
+        if (!value) PyErr_Clear();
+        builder.effect(Make::SetAttribute, owner.get(), {name.get(), value.get()});
+    }
+    for (const Ref& container : written_wholes_) {
+        PyObject* o = container.get();
+        Ref copy = Ref::steal(PyDict_Check(o)   ? PyDict_Copy(o)
+                              : PyList_Check(o) ? PySequence_List(o)
+                                                : PySet_New(o));
+        if (!copy) throw NoRecipe("no memory");
+        builder.effect(Make::Rewrite, o, {copy.get()});
+    }
+}
+
+}  // namespace ingot::capture
