@@ -370,13 +370,17 @@ class _Suspect:
         outputs = self._gm.forward(*inputs)  # raises where the user's program is wrong
         if not self._reported:
             self._reported = True
-            place = write_reproducer(self._gm, inputs, self._reason, self._options)
-            log.warning(
-                "ingot: a graph runs eagerly: %s%s",
-                self._reason,
-                f" (reproduce: {place})" if place else "",
-            )
+            report_failure(self._gm, inputs, self._reason, self._options)
         return outputs
+
+
+def report_failure(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], reason: str, options: _options.Options
+) -> None:
+    """One line in the log, and a file that reproduces what the compiler failed on."""
+    place = write_reproducer(gm, inputs, reason, options)
+    found = f" (reproduce: {place})" if place else ""
+    log.warning("ingot: a graph runs eagerly: %s%s", reason, found)
 
 
 def _eager_after(error: Exception, gm: torch.fx.GraphModule, options: _options.Options) -> Callable:

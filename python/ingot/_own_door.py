@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from . import _errors, _fx, _options
+from . import _backend, _errors, _fx, _options
 from ._explain import Break, Explanation, frame_of
+from ._reproduce import write_reproducer
 from ._settings import Settings
 from ._stance import Stance
 
@@ -47,7 +48,24 @@ def _capture_options(settings: Settings, backend: Callable | None) -> dict[str, 
         options["recompile_limit"] = settings.recompile_limit
     if backend is not None:
         options["backend"] = _hook(backend, settings)
+    else:
+        options["reproduce"] = _reproducer(_options.resolve(settings.mode, settings.options))
     return options
+
+
+def _reproducer(options: _options.Options) -> Callable:
+    """What capture calls for a program that repeats a recording; see `capture.h`."""
+
+    def reproduce(reason: str | None, calls: list, examples: dict, outputs: list) -> None:
+        gm = _fx.graph_module(calls, examples, outputs)
+        inputs = list(examples.values())
+        if reason is None:
+            write_reproducer(gm, inputs, "a graph compiled under INGOT_DEBUG", options)
+        else:
+            line = reason.strip().splitlines()
+            _backend.report_failure(gm, inputs, line[0] if line else "", options)
+
+    return reproduce
 
 
 def _hook(backend: Callable, settings: Settings) -> Callable:

@@ -1,6 +1,8 @@
 // See errors.h.
 #include "bindings/errors.h"
 
+#include <torch/csrc/utils/pybind.h>
+
 namespace ingot::bindings {
 
 ErrorTypes& error_types() {
@@ -18,6 +20,11 @@ bool add_error_types(PyObject* module) {
     return types.unsupported != nullptr && types.internal != nullptr &&
            PyModule_AddObjectRef(module, "Unsupported", types.unsupported) == 0 &&
            PyModule_AddObjectRef(module, "InternalError", types.internal) == 0;
+}
+
+bool interrupted() {
+    pybind11::gil_scoped_acquire lock;
+    return PyErr_CheckSignals() != 0;
 }
 
 bool translate_ingot_error() {

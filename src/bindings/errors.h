@@ -19,6 +19,10 @@ bool add_error_types(PyObject* module);
 /// Sets the Python error for the exception being handled, if it is one of Ingot's; false otherwise.
 bool translate_ingot_error();
 
+/// Whether a signal's handler wants a compilation to end: its Python error is set. Called without
+/// Python's lock.
+bool interrupted();
+
 /// f() or, when it throws, nullptr with the matching Python error set.
 template <class F>
 PyObject* with_python_errors(F&& f) {

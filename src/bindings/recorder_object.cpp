@@ -16,12 +16,6 @@ namespace py = pybind11;
 namespace ingot::bindings {
 namespace {
 
-/// Whether a signal's handler wants the compilation to end. Called without Python's lock.
-bool interrupted() {
-    py::gil_scoped_acquire lock;
-    return PyErr_CheckSignals() != 0;
-}
-
 class PythonRecorder {
   public:
     explicit PythonRecorder(const py::dict& options) : settings_(options) {

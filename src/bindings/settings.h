@@ -16,6 +16,7 @@ struct Settings {
     runtime::CompileOptions compile;
     runtime::CompilerOptions compiler;
     bool round_intermediates = true;
+    bool fallback = true;      // run eagerly what cannot be compiled
     bool training = true;      // compile backwards
     double memory_budget = 1;  // of training, see passes/partition.h
 
@@ -29,6 +30,7 @@ struct Settings {
         read(values, "target", compiler.target);
         read(values, "perf_map", compiler.perf_map);
         read(values, "emulate_precision_casts", round_intermediates);
+        read(values, "fallback", fallback);
         read(values, "training", training);
         read(values, "memory_budget", memory_budget);
     }

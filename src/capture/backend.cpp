@@ -18,8 +18,8 @@ struct Value {
 /// Writes a log as Python data.
 class LogWriter {
   public:
-    explicit LogWriter(const trace::Recorder& recorder) {
-        for (const trace::InputSource& s : recorder.inputs())
+    explicit LogWriter(std::span<const trace::InputSource> inputs) {
+        for (const trace::InputSource& s : inputs)
             if (s.captured.defined()) captured_[s.promise.unsafeGetTensorImpl()] = s.captured;
     }
 
@@ -28,7 +28,7 @@ class LogWriter {
         return numbers_.try_emplace(t.unsafeGetTensorImpl(), next).first->second;
     }
 
-    void write(const trace::Recorder& recorder, bool grad_mode) {
+    void write(std::span<const trace::LoggedCall> log, bool grad_mode) {
         bool now = grad_mode;
         const auto switch_to = [&](bool wanted) {
             if (now != wanted)
@@ -36,7 +36,7 @@ class LogWriter {
                     py::make_tuple("ingot::set_grad_enabled", py::make_tuple(wanted), py::list()));
             now = wanted;
         };
-        for (const trace::LoggedCall& call : recorder.log()) {
+        for (const trace::LoggedCall& call : log) {
             switch_to(call.grad_mode);
             const c10::FunctionSchema& schema = call.op.schema();
             std::string name = schema.name();
@@ -88,24 +88,25 @@ class LogWriter {
 
 }  // namespace
 
-std::shared_ptr<Backend> Backend::make(PyObject* compile, const trace::Recorder& recorder,
-                                       bool grad_mode, std::span<const at::Tensor> examples,
-                                       std::span<const at::Tensor> promises,
-                                       std::span<const at::Tensor> outputs) {
-    LogWriter writer(recorder);
+py::tuple describe(const LogParts& parts, bool grad_mode) {
+    LogWriter writer(parts.inputs);
     py::dict given;
-    for (std::size_t i = 0; i < promises.size(); ++i)
-        given[py::int_(writer.number(promises[i]))] = py::cast(examples[i]);
-    writer.write(recorder, grad_mode);
+    for (std::size_t i = 0; i < parts.promises.size(); ++i)
+        given[py::int_(writer.number(parts.promises[i]))] = py::cast(parts.examples[i]);
+    writer.write(parts.log, grad_mode);
     py::list wanted;
-    for (const at::Tensor& t : outputs) {
+    for (const at::Tensor& t : parts.outputs) {
         const py::object value = writer.tensor(t);
         if (!py::isinstance<Value>(value))
             throw NotSupported("an output that the log of calls does not have");
         wanted.append(value.attr("index"));
     }
-    py::object run = py::reinterpret_borrow<py::object>(compile)(writer.calls(), given, wanted);
-    return std::shared_ptr<Backend>(new Backend(std::move(run), outputs.size()));
+    return py::make_tuple(writer.calls(), given, wanted);
+}
+
+std::shared_ptr<Backend> Backend::make(PyObject* compile, const LogParts& parts, bool grad_mode) {
+    py::object run = py::reinterpret_borrow<py::object>(compile)(*describe(parts, grad_mode));
+    return std::shared_ptr<Backend>(new Backend(std::move(run), parts.outputs.size()));
 }
 
 std::vector<at::Tensor> Backend::call(std::span<c10::TensorImpl* const> inputs) const {

@@ -15,15 +15,22 @@
 
 namespace ingot::capture {
 
+/// A recording as its log of calls. `examples[i]` is the real tensor that `promises[i]` stood for.
+struct LogParts {
+    std::span<const trace::LoggedCall> log;
+    std::span<const trace::InputSource> inputs;
+    std::span<const at::Tensor> examples, promises, outputs;
+};
+
+/// (calls, examples, outputs) as capture.h describes them. `grad_mode`: at the beginning. Needs
+/// Python's lock. Throws NotSupported, pybind11::error_already_set.
+pybind11::tuple describe(const LogParts& parts, bool grad_mode);
+
 class Backend {
   public:
-    /// Hands the recording to `compile`. `examples[i]` is the real tensor that `promises[i]` stood
-    /// for; a call takes such tensors in this order. `grad_mode`: at the beginning. Needs Python's
-    /// lock. Throws NotSupported, pybind11::error_already_set.
-    static std::shared_ptr<Backend> make(PyObject* compile, const trace::Recorder& recorder,
-                                         bool grad_mode, std::span<const at::Tensor> examples,
-                                         std::span<const at::Tensor> promises,
-                                         std::span<const at::Tensor> outputs);
+    /// Hands the recording to `compile`; calls take tensors like the examples, in this order.
+    /// Throws as `describe`, and what `compile` raises.
+    static std::shared_ptr<Backend> make(PyObject* compile, const LogParts& parts, bool grad_mode);
 
     /// Runs it; takes Python's lock. Throws pybind11::error_already_set.
     std::vector<at::Tensor> call(std::span<c10::TensorImpl* const> inputs) const;

@@ -80,7 +80,9 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
         // A compiled function within a compiled function: one recording.
         Event direct = event;
         std::vector<PyObject*> operands(event.operands.begin(), event.operands.end());
-        operands[0] = inner;
+        const Ref bound =
+            Ref::steal(self == nullptr ? Py_NewRef(inner) : PyMethod_New(inner, self));
+        operands[0] = bound.get();
         direct.operands = operands;
         world_->pin(inner, "a captured function");
         return carried(frame, direct, result);

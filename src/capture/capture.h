@@ -12,6 +12,9 @@
 //         settings: dict          the switches of _options.resolve(), for the compiler
 //         backend: callable       None: Ingot. Otherwise called once a graph with
 //                                 (calls, examples, outputs): see below
+//         reproduce: callable     called with (reason, calls, examples, outputs) of a recording
+//                                 that could not be compiled, and with None for a reason before
+//                                 any is compiled under settings["debug"]
 //
 //   A Captured is called like `function` (vectorcall; it binds as a method; it has a __dict__,
 //   weak references and takes part in garbage collection). Never raises what eager would not,

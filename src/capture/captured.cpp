@@ -33,6 +33,7 @@ struct CapturedState {
             context.name = values["name"].cast<std::string>();
         if (values.contains("backend") && !values["backend"].is_none())
             context.backend = values["backend"].ptr();
+        if (values.contains("reproduce")) context.reproduce = values["reproduce"].ptr();
         context.tree = tree;
         if (context.name.empty()) context.name = "a function";
     }

@@ -132,6 +132,12 @@ void Recording::note_reason(const std::string& reason) {
 
 namespace {
 
+/// The exception being handled as a Python error that is thrown through the recording.
+[[noreturn]] void raise_in_python() {
+    bindings::with_python_errors([]() -> PyObject* { throw; });
+    throw pybind11::error_already_set();
+}
+
 /// The graph of a segment: its inputs, outputs and program.
 class GraphEnd {
   public:
@@ -173,10 +179,12 @@ class GraphEnd {
             if (context.backend != nullptr) {
                 histories_.restore();
                 order_inputs();
-                segment_.program = SegmentProgram::compile_by(context.backend, recorder_,
-                                                              segment_.guards.modes.grad, examples_,
-                                                              promises_, outputs_);
+                segment_.program = SegmentProgram::compile_by(
+                    context.backend,
+                    {transcript.log, transcript.inputs, examples_, promises_, outputs_},
+                    segment_.guards.modes.grad);
             } else {
+                if (!context.settings.compile.debug.empty()) reproduce(context, transcript, false);
                 compile(context, transcript);
             }
         }
@@ -200,6 +208,10 @@ class GraphEnd {
             ++counters.graphs;
         else
             ++state().reasons["not compiled, its calls are made one by one: " + reason_];
+        if (bug_) {  // eager could: no mistake of the user's
+            const Quiet quiet;
+            reproduce(context, transcript, true);
+        }
         if (segment_.program->has_backward()) ++counters.training;
         counters.operators += static_cast<std::int64_t>(operators);
         for (const Segment::Input& in : segment_.inputs)
@@ -211,14 +223,41 @@ class GraphEnd {
 
   private:
     void compile(const RecordingContext& context, const Transcript& transcript) {
-        const WithoutLock unlocked;
         try {
+            const WithoutLock unlocked;
             segment_.program = SegmentProgram::compile(recorder_, examples_, promises_, outputs_,
                                                        context.settings);
-        } catch (const Error& e) {
-            segment_.program =
-                SegmentProgram::of_log(transcript.log, transcript.inputs, promises_, outputs_);
+            return;
+        } catch (const NotSupported& e) {
+            if (!context.settings.fallback) raise_in_python();
             reason_ = e.what();
+        } catch (const runtime::Interrupted&) {
+            raise_in_python();
+        } catch (const std::exception& e) {
+            if (!context.settings.fallback) raise_in_python();
+            reason_ = e.what();
+            bug_ = true;
+        }
+        const WithoutLock unlocked;
+        segment_.program =
+            SegmentProgram::of_log(transcript.log, transcript.inputs, promises_, outputs_);
+    }
+
+    /// Leaves a program that repeats the recording, with a line in the log if compiling it failed.
+    void reproduce(const RecordingContext& context, const Transcript& transcript, bool failed) {
+        if (context.reproduce == nullptr) return;
+        try {
+            std::vector<at::Tensor> examples = examples_, promises = promises_;
+            const std::vector<std::size_t> order = readable_order();
+            permute(examples, order);
+            permute(promises, order);
+            const pybind11::tuple log =
+                describe({transcript.log, transcript.inputs, examples, promises, outputs_},
+                         segment_.guards.modes.grad);
+            pybind11::reinterpret_borrow<pybind11::object>(context.reproduce)(
+                failed ? pybind11::object(pybind11::str(reason_)) : pybind11::none(), *log);
+        } catch (const std::exception&) {
+            PyErr_Clear();  // the run goes on without it
         }
     }
 
@@ -247,22 +286,27 @@ class GraphEnd {
         }
     }
 
-    /// The call's tensors first, in the order in which they come; for people who read a backend's
-    /// graph. Operators ask for them in an order of their own.
-    void order_inputs() {
+    /// The inputs with the call's tensors first, in the order in which they come; for people who
+    /// read the graph. Operators ask for them in an order of their own.
+    std::vector<std::size_t> readable_order() const {
         std::vector<std::size_t> order(examples_.size());
         std::iota(order.begin(), order.end(), std::size_t{0});
-        const std::vector<Segment::Input> inputs = segment_.inputs;
-        const std::vector<at::Tensor> examples = examples_, promises = promises_;
         std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-            return std::pair(inputs[a].pinned, inputs[a].index) <
-                   std::pair(inputs[b].pinned, inputs[b].index);
+            const Segment::Input &x = segment_.inputs[a], &y = segment_.inputs[b];
+            return std::pair(x.pinned, x.index) < std::pair(y.pinned, y.index);
         });
-        for (std::size_t i = 0; i < order.size(); ++i) {
-            segment_.inputs[i] = inputs[order[i]];
-            examples_[i] = examples[order[i]];
-            promises_[i] = promises[order[i]];
-        }
+        return order;
+    }
+    template <class T>
+    static void permute(std::vector<T>& values, const std::vector<std::size_t>& order) {
+        const std::vector<T> before = values;
+        for (std::size_t i = 0; i < order.size(); ++i) values[i] = before[order[i]];
+    }
+    void order_inputs() {
+        const std::vector<std::size_t> order = readable_order();
+        permute(segment_.inputs, order);
+        permute(examples_, order);
+        permute(promises_, order);
     }
 
     trace::Recorder& recorder_;
@@ -272,6 +316,7 @@ class GraphEnd {
     std::unordered_map<c10::TensorImpl*, std::size_t> index_;
     std::vector<at::Tensor> outputs_, examples_, promises_;
     std::string reason_;  // why the program is not compiled
+    bool bug_ = false;    // it should have been
 };
 
 }  // namespace
@@ -298,7 +343,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         segment_->end = end;
         list_->push_back(segment_);
         return true;
-    } catch (const pybind11::error_already_set&) {  // a backend's
+    } catch (const pybind11::error_already_set&) {  // a backend's, or no fallback is wanted
         const Pending pending;
         histories_.restore();
         transcript.fill_all(live);
@@ -404,6 +449,13 @@ bool Recording::is_error(Frame frame, const std::string& reason) {
     return true;
 }
 
+Verdict Recording::raised(pybind11::error_already_set& error) {
+    error.restore();
+    over_ = true;
+    if (Session* session = Session::current()) session->stop();
+    return Verdict::raise;
+}
+
 Verdict Recording::leave_at(Frame frame, const Event& event, const std::string& reason) {
     try {
         if (is_error(frame, reason)) return Verdict::raise;
@@ -423,6 +475,8 @@ Verdict Recording::leave_at(Frame frame, const Event& event, const std::string& 
         over_ = true;
         if (Session* session = Session::current()) session->stop();
         return Verdict::run;
+    } catch (pybind11::error_already_set& e) {
+        return raised(e);
     } catch (const std::exception& e) {
         give_up(std::string("internal: ") + e.what());
         return PyErr_Occurred() ? Verdict::raise : Verdict::run;
@@ -479,11 +533,8 @@ Verdict Recording::break_at(Frame frame, const Event& event, const std::string& 
         add_slot(static_cast<Py_ssize_t>(index), *result, "the result");
         start();
         return finish_result(event, result);
-    } catch (pybind11::error_already_set& e) {  // a backend's
-        e.restore();
-        over_ = true;
-        if (Session* session = Session::current()) session->stop();
-        return Verdict::raise;
+    } catch (pybind11::error_already_set& e) {
+        return raised(e);
     } catch (const std::exception& e) {
         give_up(std::string("internal: ") + e.what());
         return PyErr_Occurred() ? Verdict::raise : Verdict::run;

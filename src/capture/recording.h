@@ -30,8 +30,9 @@ struct RecordingContext {
     const bindings::Settings& settings;
     Counters& counters;
     bool fullgraph = false;
-    PyObject* backend = nullptr;  // borrowed from the captured function's options; see capture.h
-    std::size_t limit = 8;        // segments of one list
+    // Borrowed from the captured function's options; see capture.h.
+    PyObject *backend = nullptr, *reproduce = nullptr;
+    std::size_t limit = 8;  // segments of one list
     std::shared_ptr<SegmentTree> tree;
     std::string name;
 };
@@ -84,6 +85,8 @@ class Recording final : public Observer {
     /// Ends the segment, carries the event out for real, begins the next segment.
     Verdict break_at(Frame frame, const Event& event, const std::string& reason, PyObject** result);
     /// Ends the segment and the recording: CPython goes on, at replays with rebuilt frames.
+    /// Ends the recording with `error` as the program's.
+    Verdict raised(pybind11::error_already_set& error);
     Verdict leave_at(Frame frame, const Event& event, const std::string& reason);
     /// Notes the break; under `fullgraph` it is an error: true with the error set.
     bool is_error(Frame frame, const std::string& reason);

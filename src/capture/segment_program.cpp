@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "bindings/errors.h"
 #include "capture/histories.h"
 #include "passes/facts.h"
 #include "trace/autograd.h"
@@ -92,7 +93,7 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
         cleaner.clean(joint.recording.log);
         made->joint_ = std::make_shared<trace::DifferentiableFunction>(
             std::move(joint), examples, promises, cleaner.take_outputs(), std::move(compiler),
-            settings.compile, settings.memory_budget);
+            settings.compile, settings.memory_budget, bindings::interrupted);
         return made;
     }
     trace::Recording recording = recorder.finish(outputs);
@@ -105,9 +106,9 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
         return nullptr;
     }
     cleaner.clean(recording.log);
-    made->plain_ = std::make_shared<trace::CompiledFunction>(std::move(recording), examples,
-                                                             promises, cleaner.take_outputs(),
-                                                             std::move(compiler), settings.compile);
+    made->plain_ = std::make_shared<trace::CompiledFunction>(
+        std::move(recording), examples, promises, cleaner.take_outputs(), std::move(compiler),
+        settings.compile, bindings::interrupted);
     return made;
 }
 
@@ -155,16 +156,12 @@ std::shared_ptr<SegmentProgram> SegmentProgram::of_log(std::vector<trace::Logged
     return made;
 }
 
-std::shared_ptr<SegmentProgram> SegmentProgram::compile_by(PyObject* backend,
-                                                           const trace::Recorder& recorder,
-                                                           bool grad_mode,
-                                                           std::span<const at::Tensor> examples,
-                                                           std::span<const at::Tensor> promises,
-                                                           std::span<const at::Tensor> outputs) {
-    if (recorder.log().empty()) return nullptr;
+std::shared_ptr<SegmentProgram> SegmentProgram::compile_by(PyObject* backend, const LogParts& parts,
+                                                           bool grad_mode) {
+    if (parts.log.empty()) return nullptr;
     auto made = std::make_shared<SegmentProgram>();
-    for (const at::Tensor& t : outputs) made->outputs_need_.push_back(t.requires_grad());
-    made->backend_ = Backend::make(backend, recorder, grad_mode, examples, promises, outputs);
+    for (const at::Tensor& t : parts.outputs) made->outputs_need_.push_back(t.requires_grad());
+    made->backend_ = Backend::make(backend, parts, grad_mode);
     return made;
 }
 

@@ -21,20 +21,18 @@ class SegmentProgram {
   public:
     /// Ends the recording and compiles it: call without Python's lock, operators no longer being
     /// recorded. `examples` and `promises`: of the inputs that a call gives (Recorder::give).
-    /// nullptr: nothing is computed. Throws Error.
+    /// nullptr: nothing is computed. Throws Error, of which runtime::Interrupted has a Python error
+    /// set.
     static std::shared_ptr<SegmentProgram> compile(trace::Recorder& recorder,
                                                    std::span<const at::Tensor> examples,
                                                    std::span<const at::Tensor> promises,
                                                    std::span<const at::Tensor> outputs,
                                                    const bindings::Settings& settings);
 
-    /// The same with a backend's program (backend.h); needs Python's lock.
-    static std::shared_ptr<SegmentProgram> compile_by(PyObject* backend,
-                                                      const trace::Recorder& recorder,
-                                                      bool grad_mode,
-                                                      std::span<const at::Tensor> examples,
-                                                      std::span<const at::Tensor> promises,
-                                                      std::span<const at::Tensor> outputs);
+    /// The same with a backend's program (backend.h); needs Python's lock. `grad_mode`: at the
+    /// beginning.
+    static std::shared_ptr<SegmentProgram> compile_by(PyObject* backend, const LogParts& parts,
+                                                      bool grad_mode);
 
     /// The recorded calls, carried out as eager does at each call: for what cannot be compiled.
     static std::shared_ptr<SegmentProgram> of_log(std::vector<trace::LoggedCall> log,

@@ -12,6 +12,10 @@ import torch
 import ingot
 from ingot import _backend, _ingot
 
+# What follows replaces the compiler of TorchDynamo's door; tests/capture/test_failures.py has what
+# own capture does.
+DYNAMO = {"capture": "dynamo"}
+
 
 @pytest.fixture
 def broken(monkeypatch, tmp_path):
@@ -135,7 +139,7 @@ def test_training_can_be_switched_off_and_says_so_once(caplog):
 def test_failure_falls_back_counts_logs_and_leaves_a_program(broken, caplog):
     before = ingot.stats()
     values = inputs()
-    torch.testing.assert_close(ingot.compile(f)(*values), f(*values))
+    torch.testing.assert_close(ingot.compile(f, options=DYNAMO)(*values), f(*values))
     after = ingot.stats()
     assert after.fallbacks - before.fallbacks == 1
     assert after.reasons[-1] == "RuntimeError: no lowering today"
@@ -155,7 +159,7 @@ def test_what_is_not_supported_is_counted_quietly(monkeypatch, tmp_path, caplog)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = ingot.stats()
     values = inputs()
-    torch.testing.assert_close(ingot.compile(f)(*values), f(*values))
+    torch.testing.assert_close(ingot.compile(f, options=DYNAMO)(*values), f(*values))
     after = ingot.stats()
     assert after.reasons[len(before.reasons) :] == ["Unsupported: quantised types"]
     assert [r for r in caplog.records if r.name == "ingot" and r.levelno >= logging.WARNING] == []
@@ -172,7 +176,7 @@ def test_an_error_that_eager_raises_too_is_no_bug(broken, caplog):
 
 def test_failure_without_fallback_is_raised(broken):
     with pytest.raises(Exception, match="no lowering today"):
-        ingot.compile(f, options={"fallback": False})(*inputs())
+        ingot.compile(f, options={**DYNAMO, "fallback": False})(*inputs())
 
 
 def test_interrupt_during_compilation_goes_through(monkeypatch):
@@ -183,8 +187,8 @@ def test_interrupt_during_compilation_goes_through(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(_backend, "_record", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            ingot.compile(f)(*values)
-    torch.testing.assert_close(ingot.compile(f)(*values), f(*values))
+            ingot.compile(f, options=DYNAMO)(*values)
+    torch.testing.assert_close(ingot.compile(f, options=DYNAMO)(*values), f(*values))
 
 
 def test_reproducer_in_an_unwritable_place_costs_nothing(broken, monkeypatch):

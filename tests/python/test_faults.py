@@ -114,7 +114,9 @@ def test_fork_after_compilation(tmp_path):
     succeeds(tmp_path, body)
 
 
-def test_interrupt_during_compilation(tmp_path):
+@pytest.mark.parametrize("capture", ["dynamo", "own"])
+def test_interrupt_during_compilation(tmp_path, monkeypatch, capture):
+    monkeypatch.setenv("INGOT_CAPTURE", capture)
     body = """
         import signal
         signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the parent ignores

@@ -488,3 +488,22 @@ def objects_that_meet_torch(w):
     f = w.compile(f)
     for _ in range(2):
         w.call(f, w.t(2))
+
+
+@program
+def compiled_methods_within_compiled_functions(w):
+    class Scaled:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def times(self, x, more=0):
+            return x * self.factor + more
+
+    Scaled.times = w.compile(Scaled.times)
+
+    def f(s, x):
+        return s.times(x) + s.times(x=x, more=1) + Scaled.times(s, x) + s.times(*[x])
+
+    f = w.compile(f)
+    for factor in (2, 2, 3):
+        w.call(f, Scaled(factor), w.t(3))
