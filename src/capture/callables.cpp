@@ -327,7 +327,7 @@ CallClass of_tensor_method(const std::string& name) {
 }
 
 /// The class whose C code a method bound to an instance of `type` is: classes inherit methods, and
-/// the name of a subclass says nothing about them.
+/// the name of a subclass says nothing about them. nullptr: none of them has it.
 PyTypeObject* owner_of_method(PyTypeObject* type, const PyMethodDef* method) {
     PyObject* mro = type->tp_mro;
     for (Py_ssize_t i = 0; mro != nullptr && i < PyTuple_GET_SIZE(mro); ++i) {
@@ -335,7 +335,7 @@ PyTypeObject* owner_of_method(PyTypeObject* type, const PyMethodDef* method) {
         for (const PyMethodDef* m = base->tp_methods; m != nullptr && m->ml_name != nullptr; ++m)
             if (m == method) return base;
     }
-    return type;
+    return nullptr;
 }
 
 CallClass of_builtin(PyObject* callable) {
@@ -357,10 +357,13 @@ CallClass of_builtin(PyObject* callable) {
             if (is_tensor_class(reinterpret_cast<PyTypeObject*>(self)))
                 return of_tensor_method(name);
             if (name == "__new__") return {CallKind::Shallow, owner + ".__new__"};
+            if (owner_of_method(Py_TYPE(self), f->m_ml) == &PyType_Type)  // of any metaclass
+                return {of_method("type", name), "type." + name};
             return {of_method(owner, name), owner + "." + name};
         }
         if (is_tensor(self)) return of_tensor_method(name);
-        const std::string type = owner_of_method(Py_TYPE(self), f->m_ml)->tp_name;
+        const PyTypeObject* owner = owner_of_method(Py_TYPE(self), f->m_ml);
+        const std::string type = (owner != nullptr ? owner : Py_TYPE(self))->tp_name;
         return {of_method(type, name), type + "." + name};
     }
     const std::string_view module = view_of(f->m_module);

@@ -215,7 +215,7 @@ class Writer:
             return self._pick(
                 f"print({self._number()}, {t}.shape)",
                 f"assert {self._condition()} or True, 'never'",
-                f"{t} = {t} * ({t}.sum().item() > 0)",
+                f"{t} = {t} * ({t}.sum().item() > 0.3)",
                 f"i0 = int({t}.sum().tanh().item() * 7.3 + 0.123)",
                 "if count > 50: raise RuntimeError(f'count {count}')",
                 f"{t}, {self._random.choice(self._tensors)} = {self._tensor(1)}, {t}",
@@ -410,7 +410,7 @@ class Writer:
             "n == 2 or flag",
             "'b' in table",
             "len(items) > 2",
-            f"{t}.sum() > 0",
+            f"{t}.sum() > 0.3",
             f"({t} > 0).any()",
             f"{t}.dim() == 1",
             f"{t} is x",

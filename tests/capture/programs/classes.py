@@ -507,3 +507,22 @@ def compiled_methods_within_compiled_functions(w):
     f = w.compile(f)
     for factor in (2, 2, 3):
         w.call(f, Scaled(factor), w.t(3))
+
+
+@program
+def classes_with_their_own_instance_checks(w):
+    class Even(type):
+        def __instancecheck__(cls, value):
+            return value % 2 == 0 if isinstance(value, int) else super().__instancecheck__(value)
+
+    class Number(metaclass=Even):
+        pass
+
+    def f(x, n):
+        parameter = isinstance(x, torch.nn.Parameter)
+        return x * 2 if isinstance(n, Number) else x, parameter, dict.fromkeys("ab", n)
+
+    f = w.compile(f)
+    for n in (1, 2, 3, Number(), torch.nn.Parameter):
+        w.call(f, w.t(3), n)
+    w.call(f, torch.nn.Parameter(w.t(2)), 1)
