@@ -40,10 +40,13 @@ Range mul(Range a, Range b) {
     return {*std::min_element(c, c + 4), *std::max_element(c, c + 4)};
 }
 std::int64_t floor_div_int(std::int64_t a, std::int64_t b) {
+    if (b == -1) return static_cast<std::int64_t>(0 - static_cast<std::uint64_t>(a));  // it wraps
     std::int64_t q = a / b;
     return (a % b != 0 && ((a % b < 0) != (b < 0))) ? q - 1 : q;
 }
-std::int64_t mod_int(std::int64_t a, std::int64_t b) { return a - b * floor_div_int(a, b); }
+std::int64_t mod_int(std::int64_t a, std::int64_t b) {
+    return b == -1 ? 0 : a - b * floor_div_int(a, b);
+}
 std::int64_t div_bound(std::int64_t a, std::int64_t b) {
     if (infinite(a)) return (a > 0) == (b > 0) ? Range::kMax : Range::kMin;
     if (infinite(b)) return ((a < 0) != (b < 0)) && a != 0 ? -1 : 0;

@@ -30,6 +30,10 @@ std::vector<Tensor> evaluate(const Graph& graph, std::span<const Tensor> inputs,
 std::vector<Tensor> evaluate(Prim prim, std::span<const Tensor> operands, const Attrs& attrs,
                              std::span<const Type> results, const SymbolValues& symbols = {});
 
+/// Whether `prim` is a division of integers and `divisor` is zero. The evaluator gives 0 for it;
+/// eager raises an error, and so do programs, which therefore keep such a division to run time.
+bool divides_by_zero(Prim prim, DType dtype, Num divisor);
+
 /// A pointwise prim at one point. `dtype` is the operands' (select: of operands 1 and 2), `imm` the
 /// attribute `decimals` or `order`. Without `round`, reduced floats are only rounded to f32.
 Num evaluate_pointwise(Prim prim, DType dtype, DType result, std::span<const Num> x,

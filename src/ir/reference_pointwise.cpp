@@ -440,6 +440,12 @@ Num integer_result(Prim p, DType t, std::span<const Num> x) {
 
 }  // namespace
 
+bool divides_by_zero(Prim prim, DType dtype, Num divisor) {
+    const bool division = prim == Prim::TruncDiv || prim == Prim::FloorDiv || prim == Prim::Fmod ||
+                          prim == Prim::Remainder;
+    return division && is_integral(dtype) && !is_nonzero(divisor, dtype);
+}
+
 Num evaluate_pointwise(Prim prim, DType dtype, DType result, std::span<const Num> x,
                        std::int64_t imm, bool round) {
     check(is_pointwise(prim), "not a pointwise prim");

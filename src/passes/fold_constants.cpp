@@ -59,6 +59,14 @@ ValueId emit_constant(Graph& g, const Type& type, Tensor value, const std::strin
     return g.node(id).results[0];
 }
 
+bool divides_by_zero(Prim prim, std::span<const Tensor> operands) {
+    if (operands.size() != 2) return false;
+    const Tensor& divisor = operands[1];
+    for (std::int64_t i = 0; i < divisor.numel(); ++i)
+        if (divides_by_zero(prim, divisor.dtype, divisor.get(i))) return true;
+    return false;
+}
+
 // The results of a node over constants; nothing when it is not one or too large.
 std::optional<std::vector<Tensor>> folded(const Graph& old, const Node& n, const Rewriter& map,
                                           const Graph& out, std::int64_t limit) {
@@ -77,6 +85,7 @@ std::optional<std::vector<Tensor>> folded(const Graph& old, const Node& n, const
         if (!t) return std::nullopt;
         operands.push_back(std::move(*t));
     }
+    if (divides_by_zero(n.prim, operands)) return std::nullopt;
     try {
         return evaluate(n.prim, operands, n.attrs, types,
                         [](Expr) -> std::int64_t { throw NotSupported("a symbolic attribute"); });

@@ -222,6 +222,7 @@ std::optional<ValueId> of_constants(const Site& s) {
                        : s.prim == Prim::Polygamma ? s.attrs.get<std::int64_t>("order")
                                                    : 0;
     const DType dtype = s.out.type(s.x[s.prim == Prim::Select ? 1 : 0]).dtype;
+    if (x.size() == 2 && divides_by_zero(s.prim, dtype, x[1])) return std::nullopt;
     try {
         Num v = evaluate_pointwise(s.prim, dtype, s.type.dtype, x, imm);
         return s.out.full(s.type, to_scalar(v, s.type.dtype));

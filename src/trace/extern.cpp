@@ -62,11 +62,13 @@ struct Builder {
                 }
                 ++element;
             }
-            callee.arguments.emplace_back(hollow);
-            if (v.isTensorList())
+            if (v.isTensorList()) {
+                callee.arguments.emplace_back(std::vector<at::Tensor>(v.toListRef().size()));
                 meta.emplace_back(plain);
-            else
+            } else {
+                callee.arguments.emplace_back(hollow);
                 meta.emplace_back(some);
+            }
         } else {
             if (v.isGenerator()) throw NotSupported("an explicit generator");
             callee.arguments.push_back(v);
@@ -126,6 +128,8 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
     if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape))
         throw NotSupported("the result depends on the data");
     if (misplaced_by_meta(op)) throw NotSupported("the strides of the result are not known");
+    if (schema.name().starts_with("aten::as_strided"))
+        throw NotSupported("it looks beyond its operand into the storage");
     std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(count),
                                        stack.end());
     std::string call_origin = origin;

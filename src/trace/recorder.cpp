@@ -29,7 +29,11 @@ bool has_out(const c10::FunctionSchema& schema) {
 }
 
 /// Operators whose decomposition would look at data, though the call itself can be recorded.
-bool stays_a_call(std::string_view name) { return name == "aten::_linalg_check_errors"; }
+bool stays_a_call(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    const std::size_t count = op.schema().arguments().size();
+    return op.operator_name().name == "aten::_linalg_check_errors" ||
+           eager_refuses(op, std::span(stack).last(count));
+}
 
 /// Stores a lowering's result in the tensor an in-place or out= operator names.
 void store(Call& call, const Call::Result& result, const at::Tensor& target, bool resizes) {
@@ -201,8 +205,8 @@ void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& s
         if (follows_gradients && c10::GradMode::is_enabled() && op.schema().is_mutable())
             refuse_history(op, stack);
         if (read_number && symbols->any()) read_stand_ins(op, stack);
+        if (stays_a_call(op, stack)) return record_extern(op, stack);
         if (lower(op, stack)) return;
-        if (stays_a_call(id.name)) return record_extern(op, stack);
         for (auto key : {c10::DispatchKey::CompositeImplicitAutograd,
                          c10::DispatchKey::CompositeExplicitAutograd}) {
             if (!op.hasKernelForDispatchKey(key)) continue;

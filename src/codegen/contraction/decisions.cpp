@@ -26,9 +26,9 @@ std::int64_t choose_block(const ContractionPlan& plan, const TargetInfo& target,
                           int element_bytes) {
     // Half of the second cache for A, the rest for B's panel and the results.
     const std::int64_t k =
-        std::max<std::int64_t>(1, or_default(plan.k, 1024)) / (plan.pairs ? 2 : 1);
+        std::max<std::int64_t>(1, or_default(plan.k, 1024) / (plan.pairs ? 2 : 1));
     const std::int64_t fits = static_cast<std::int64_t>(target.l2_bytes) / 2 / (k * element_bytes);
-    const std::int64_t m = or_default(plan.m, 4096);
+    const std::int64_t m = std::max<std::int64_t>(1, or_default(plan.m, 4096));
     // Enough items for every core to get an even share.
     const std::int64_t others = std::max<std::int64_t>(
         1, or_default(ceil_div(plan.n, plan.tile.columns()), 16) * or_default(plan.batch, 1));

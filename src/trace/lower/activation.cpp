@@ -33,6 +33,8 @@ void lower_silu(Call& call) {
 void lower_hardtanh(Call& call) {
     at::Tensor low = wrapped(call.number("min_val")), high = wrapped(call.number("max_val"));
     c10::ScalarType type = call.tensor("self").scalar_type();
+    if (type == c10::kByte && (low.item().toDouble() < 0 || high.item().toDouble() < 0))
+        throw UserError("cannot do hardtanh on an unsigned type with negative limits");
     unary(call, [&](Emitter& e, auto v) {
         auto bound = [&](const at::Tensor& t) {
             return e.full(e.dtype(v[0]), e.sizes(v[0]), cast_scalar(t.item(), to_dtype(type)));

@@ -113,6 +113,7 @@ void lower_group_norm_backward(Call& call) {
     Emitter& e = call.emit();
     const c10::SymInt batch = call.size("N"), c = call.size("C"), hw = call.size("HxW"),
                       groups = call.integer("group");
+    if (groups <= 0) throw UserError("group_norm: no groups");
     const SymInts grouped{batch, groups, c / groups, hw};
     ValueId v = e.reshape(e.widen(call.read(x)), grouped);
     DType wide = e.dtype(v);

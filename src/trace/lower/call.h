@@ -97,6 +97,8 @@ struct LoweringEntry {
 };
 /// The lowering of operator `name` ("aten::add"), or nullptr.
 Lowering find_lowering(std::string_view name);
+/// Whether ATen has no kernel of `op` for the type of these arguments.
+bool eager_refuses(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
 
 /// The tables of the families (lower/*.cpp).
 std::span<const LoweringEntry> pointwise_lowerings();

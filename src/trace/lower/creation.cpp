@@ -81,6 +81,7 @@ void lower_arange(Call& call) {
                         : ints                ? c10::kLong
                                               : default_type();
     DType type = type_of(call, t);
+    if (type == DType::Bool || is_complex(type)) throw NotSupported("arange of such a type");
     c10::SymInt n = 0;
     if (open) {
         n = call.size("end");

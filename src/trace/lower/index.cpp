@@ -1,4 +1,5 @@
 // Indexing: index, gather, scatter, embedding and their in-place relatives.
+#include <algorithm>
 #include <numeric>
 
 #include "trace/lower/promote.h"
@@ -254,9 +255,28 @@ void lower_masked_scatter(Call& call) {
 }
 
 // ---- functional forms of writes through views: self with a part replaced ----
+
+/// Eager copies the whole storage, so the result has self's strides with their gaps; only where
+/// elements are expanded it makes a plain copy.
+SymInts strides_of_updated(const Layout& self) {
+    if (is_dense(self)) return self.strides;
+    std::vector<std::size_t> order(self.sizes.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return self.strides[a] < self.strides[b];
+    });
+    c10::SymInt end = 1;  // of what the dims before span
+    for (std::size_t d : order) {
+        if (self.sizes[d] == 1) continue;
+        if (self.strides[d] == 0) return preserved_strides(self);
+        if (self.strides[d] < end) throw NotSupported("an update of overlapping elements");
+        end += (self.sizes[d] - 1) * self.strides[d];
+    }
+    return self.strides;
+}
 void give_updated(Call& call, ValueId v) {
     at::Tensor self = call.tensor("self");
-    call.give(v, preserved_strides(layout_of(self)), self.device());
+    call.give(v, strides_of_updated(layout_of(self)), self.device());
 }
 void lower_slice_scatter(Call& call) {
     at::Tensor self = call.tensor("self");

@@ -68,7 +68,14 @@ void lower_roll(Call& call) {
         if (start == 0) continue;
         v = e.op(Prim::Concat, {e.slice(v, d, start, n), e.slice(v, d, 0, start)}, {{"dim", d}});
     }
-    call.give(e.reshape(v, sizes), preserved_strides(layout_of(self)), self.device());
+    // Eager joins two slices, which come out in their common memory format.
+    const Layout layout = layout_of(self);
+    const bool empty = self.sym_numel() == 0;
+    call.give(e.reshape(v, sizes),
+              empty  ? preserved_strides(layout)
+              : flat ? contiguous(sizes)
+                     : format_strides(sizes, suggested_format(layout)),
+              self.device());
 }
 void lower_repeat(Call& call) {
     at::Tensor self = call.tensor("self");
@@ -201,7 +208,10 @@ void lower_pixel_shuffle(Call& call) {
     at::Tensor self = call.tensor("self");
     Emitter& e = call.emit();
     std::int64_t r = call.integer("upscale_factor"), rank = self.dim();
+    if (rank < 3 || r <= 0) throw UserError("pixel_shuffle: too few dims or no factor");
     SymInts s = self.sym_sizes().vec(), lead(s.begin(), s.end() - 3);
+    if (s[at(rank - 3)] % (r * r) != 0)
+        throw UserError("pixel_shuffle: the channels are no multiple of the factor's square");
     const c10::SymInt c = s[at(rank - 3)] / (r * r), h = s[at(rank - 2)], w = s[at(rank - 1)];
     SymInts grid = lead, out = lead;
     Ints order;

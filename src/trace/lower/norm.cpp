@@ -64,6 +64,9 @@ void lower_group_norm(Call& call) {
     Emitter& e = call.emit();
     const c10::SymInt n = call.size("N"), c = call.size("C"), hw = call.size("HxW"),
                       g = call.integer("group");
+    if (g <= 0 || c % g != 0) throw UserError("group_norm: the groups do not divide the channels");
+    if (!is_contiguous(layout_of(x), suggested_format(layout_of(x))))
+        throw UserError("native_group_norm: Expected X.is_contiguous(memory_format) to be true");
     SymInts sizes = x.sym_sizes().vec(), grouped{n, g, c / g, hw};
     ValueId v = e.reshape(e.widen(call.read(x)), grouped);
     Moments m = moments(e, v, {2, 3});

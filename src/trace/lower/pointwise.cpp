@@ -86,8 +86,14 @@ void add_scaled(Call& call, Prim prim, bool reversed) {
     });
 }
 void lower_add(Call& call) { add_scaled(call, Prim::Add, false); }
-void lower_sub(Call& call) { add_scaled(call, Prim::Sub, false); }
-void lower_rsub(Call& call) { add_scaled(call, Prim::Sub, true); }
+void subtract(Call& call, bool swapped) {
+    for (const char* name : {"self", "other"})
+        if (operand(call, name).scalar_type() == c10::kBool)
+            throw NotSupported("eager subtracts no bools");
+    add_scaled(call, Prim::Sub, swapped);
+}
+void lower_sub(Call& call) { subtract(call, false); }
+void lower_rsub(Call& call) { subtract(call, true); }
 
 void lower_div(Call& call) {
     std::vector<at::Tensor> operands{operand(call, "self"), operand(call, "other")};
@@ -128,7 +134,10 @@ void lower_pow(Call& call) {
             return;
         }
     }
-    lower_pointwise(call, {self, exponent}, {},
+    if (number && c10::isIntegralType(type, true) && exponent.item().toLong() < 0)
+        throw UserError("Integers to negative integer powers are not allowed.");
+    // A tensor to the power of a number has one operand; a number to that of a tensor has two.
+    lower_pointwise(call, {self, exponent}, {.numbers_aside = call.at("self").isTensor()},
                     [](Emitter& e, auto v) { return e.op(Prim::Pow, {v[0], v[1]}); });
 }
 
@@ -219,11 +228,11 @@ void logical(Call& call) {
     call.give(e.op(prim, values), operands.strides, operands.device);
 }
 void lower_clamp_min(Call& call) {
-    lower_pointwise(call, {operand(call, "self"), operand(call, "min")}, {},
+    lower_pointwise(call, {operand(call, "self"), operand(call, "min")}, {.numbers_aside = true},
                     [](Emitter& e, auto v) { return e.op(Prim::Maximum, {v[0], v[1]}); });
 }
 void lower_clamp_max(Call& call) {
-    lower_pointwise(call, {operand(call, "self"), operand(call, "max")}, {},
+    lower_pointwise(call, {operand(call, "self"), operand(call, "max")}, {.numbers_aside = true},
                     [](Emitter& e, auto v) { return e.op(Prim::Minimum, {v[0], v[1]}); });
 }
 void lower_clamp(Call& call) {
@@ -231,7 +240,8 @@ void lower_clamp(Call& call) {
     if (low && !high) return lower_clamp_min(call);
     if (high && !low) return lower_clamp_max(call);
     if (!low) throw UserError("clamp needs a bound");
-    lower_pointwise(call, {operand(call, "self"), operand(call, "min"), operand(call, "max")}, {},
+    lower_pointwise(call, {operand(call, "self"), operand(call, "min"), operand(call, "max")},
+                    {.numbers_aside = true},
                     [](Emitter& e, auto v) { return e.op(Prim::Clamp, {v[0], v[1], v[2]}); });
 }
 void lower_logaddexp(Call& call, bool base2) {

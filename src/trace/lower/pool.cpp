@@ -32,6 +32,9 @@ struct Windows {
         first = self.dim() - static_cast<std::int64_t>(n);
         if (first < 1) throw UserError("pooling: too few dims");
         for (std::size_t i = 0; i < n; ++i) {
+            if (kernel[i] <= 0 || stride[i] <= 0 || dilation[i] <= 0 || padding[i] < 0 ||
+                padding[i] > (dilation[i] * (kernel[i] - 1) + 1) / 2)
+                throw UserError("pooling: bad kernel, stride, padding or dilation");
             std::int64_t size = self.size(first + static_cast<std::int64_t>(i));
             std::int64_t span = size + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1;
             if (span < 0) throw UserError("pooling: the window is larger than the input");
@@ -155,7 +158,9 @@ void lower_avg_pool(Call& call) {
     SymInts sizes = e.sizes(y);
     bool with_padding = call.flag("count_include_pad", true);
     if (call.given("divisor_override")) {
-        y = e.div(y, static_cast<double>(call.integer("divisor_override")));
+        const std::int64_t divisor = call.integer("divisor_override");
+        if (divisor == 0) throw UserError("pooling: the divisor is zero");
+        y = e.div(y, static_cast<double>(divisor));
     } else {
         double fixed = 1;
         std::optional<ValueId> divisor;
@@ -204,6 +209,7 @@ void lower_adaptive_avg(Call& call) {
     DType wide = e.dtype(x);
     for (std::size_t i = 0; i < n; ++i) {
         std::int64_t d = self.dim() - static_cast<std::int64_t>(n - i), size = self.size(d);
+        if (size == 0 || out[i] < 0) throw UserError("adaptive pooling: bad sizes");
         Bins b = bins(size, out[i]);
         ValueId start = vector_of(e, DType::I64, b.start),
                 length = vector_of(e, DType::I64, b.length);
@@ -304,6 +310,7 @@ void lower_upsample(Call& call) {
     ValueId x = blends ? e.widen(call.read(self)) : call.read(self);
     for (std::size_t i = 0; i < n; ++i) {
         std::int64_t d = self.dim() - static_cast<std::int64_t>(n - i), size = self.size(d);
+        if (size <= 0 || out[i] <= 0) throw UserError("upsampling: sizes must be positive");
         if (size == out[i] && (!scales[i] || *scales[i] == 1)) continue;
         Taps t = taps(mode, size, out[i], align, scales[i]);
         std::optional<ValueId> sum;

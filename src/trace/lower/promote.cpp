@@ -72,6 +72,12 @@ void lower_pointwise(Call& call, std::vector<at::Tensor> tensors, const Pointwis
     DType compute = options.wide ? compute_type(common) : common;
     std::vector<ValueId> values = operand_values(call, operands, common, compute);
     ValueId result = formula(call.emit(), values);
+    if (options.numbers_aside) {
+        std::vector<Layout> tensors_only;
+        for (const at::Tensor& t : operands.tensors)
+            if (!is_wrapped(t)) tensors_only.push_back(layout_of(t));
+        operands.strides = iterator_strides(operands.shape, tensors_only);
+    }
     if (!options.boolean && call.emit().dtype(result) == compute)
         result = call.emit().convert(result, common);
     call.give(result, operands.strides, operands.device);

@@ -40,6 +40,9 @@ struct PointwiseOptions {
     bool int_to_float = false;  // integers are computed as the default float type
     bool wide = true;           // reduced floats: the formula is computed in f32, rounded once
     bool boolean = false;       // the result is bool, no rounding
+    // Numbers among the operands take no part in the result's strides: eager hands them to the
+    // kernel aside. (Otherwise they are 0-dim operands, which matters where a dim has size one.)
+    bool numbers_aside = false;
 };
 /// The whole of a pointwise lowering: promote, broadcast, compute, round, give.
 void lower_pointwise(Call& call, std::vector<at::Tensor> tensors, const PointwiseOptions& options,

@@ -35,7 +35,8 @@ void lower_addcmul(Call& call) { addc(call, Prim::Mul); }
 void lower_addcdiv(Call& call) { addc(call, Prim::Div); }
 
 void lower_lerp(Call& call) {
-    lower_pointwise(call, {call.tensor("self"), call.tensor("end"), operand(call, "weight")}, {},
+    lower_pointwise(call, {call.tensor("self"), call.tensor("end"), operand(call, "weight")},
+                    {.numbers_aside = true},
                     [](Emitter& e, auto v) { return e.op(Prim::Lerp, {v[0], v[1], v[2]}); });
 }
 

@@ -1,0 +1,148 @@
+// Operators on types that ATen's kernels refuse although the prims could compute them. They stay
+// calls: ATen raises its own error when the program runs. tests/trace/opinfo.py finds what belongs
+// here, by running every operator on every type.
+#include <ATen/ATen.h>
+
+#include <unordered_map>
+
+#include "trace/lower/call.h"
+#include "trace/lower/promote.h"
+
+namespace ingot::trace {
+namespace {
+
+struct Refusal {
+    const char* name;   // with the overload where only that one refuses, without "aten::"
+    const char* types;  // see letter_of
+};
+
+/// b bool, u unsigned, i other integers, h half, y bfloat16, d double, c complex, - anything else.
+char letter_of(c10::ScalarType type) {
+    if (type == c10::kBool) return 'b';
+    if (type == c10::kByte) return 'u';
+    if (c10::isIntegralType(type, false)) return 'i';
+    if (type == c10::kHalf) return 'h';
+    if (type == c10::kBFloat16) return 'y';
+    if (type == c10::kDouble) return 'd';
+    return c10::isComplexType(type) ? 'c' : '-';
+}
+
+constexpr Refusal kRefusals[] = {
+    {"_upsample_nearest_exact1d", "bic"},
+    {"_upsample_nearest_exact2d", "bic"},
+    {"_upsample_nearest_exact3d", "bic"},
+    {"abs", "b"},
+    {"abs_", "bc"},
+    {"addcmul", "b"},
+    {"amax", "c"},
+    {"amin", "c"},
+    {"aminmax", "c"},
+    {"argmax", "b"},
+    {"argmin", "b"},
+    {"avg_pool3d", "hy"},
+    {"bitwise_left_shift", "b"},
+    {"bitwise_right_shift", "b"},
+    {"ceil", "b"},
+    {"clamp", "b"},
+    {"deg2rad", "c"},
+    {"div.Scalar_mode", "b"},
+    {"div.Tensor_mode", "b"},
+    {"floor", "b"},
+    {"floor_divide", "b"},
+    {"fmod", "b"},
+    {"gcd", "b"},
+    {"glu", "c"},
+    {"gelu", "c"},
+    {"hardshrink", "bui"},
+    {"hardtanh", "b"},
+    {"huber_loss", "buic"},
+    {"isneginf", "c"},
+    {"isposinf", "c"},
+    {"lcm", "b"},
+    {"leaky_relu", "bui"},
+    {"lerp", "bui"},
+    {"logit", "c"},
+    {"max", "c"},
+    {"max_pool1d", "bui"},
+    {"max_pool2d_with_indices", "b"},
+    {"max_pool3d_with_indices", "b"},
+    {"min", "c"},
+    {"mish", "c"},
+    {"mse_loss", "c"},
+    {"nansum", "c"},
+    {"neg", "b"},
+    {"nll_loss2d_forward", "buic"},
+    {"nll_loss_forward", "buic"},
+    {"pow", "b"},
+    {"rad2deg", "c"},
+    {"reflection_pad1d", "b"},
+    {"reflection_pad2d", "b"},
+    {"reflection_pad3d", "b"},
+    {"relu", "b"},
+    {"remainder", "b"},
+    {"replication_pad1d", "b"},
+    {"replication_pad2d", "b"},
+    {"replication_pad3d", "b"},
+    {"round", "b"},
+    {"round.decimals", "bui"},
+    {"sign", "c"},
+    {"smooth_l1_loss", "c"},
+    {"softshrink", "bui"},
+    {"special_bessel_j0", "hyd"},
+    {"special_bessel_j1", "hyd"},
+    {"special_bessel_y0", "hyd"},
+    {"special_bessel_y1", "hyd"},
+    {"special_chebyshev_polynomial_t", "hy"},
+    {"special_chebyshev_polynomial_u", "hy"},
+    {"special_erfcx", "hy"},
+    {"special_hermite_polynomial_h", "hy"},
+    {"special_laguerre_polynomial_l", "hy"},
+    {"special_legendre_polynomial_p", "hy"},
+    {"special_log_ndtr", "hy"},
+    {"special_modified_bessel_i0", "hy"},
+    {"special_modified_bessel_i1", "hy"},
+    {"special_modified_bessel_k0", "hy"},
+    {"special_modified_bessel_k1", "hy"},
+    {"special_ndtri", "hy"},
+    {"special_spherical_bessel_j0", "hy"},
+    {"special_zeta", "hy"},
+    {"threshold", "b"},
+    {"trunc", "b"},
+    {"upsample_nearest1d", "bic"},
+    {"upsample_nearest2d", "bic"},
+    {"upsample_nearest3d", "bic"},
+};
+
+std::string_view types_refused_by(const c10::OperatorName& op) {
+    static const auto* const index = [] {
+        auto* m = new std::unordered_map<std::string, std::string_view>();
+        for (const Refusal& r : kRefusals) m->emplace(r.name, r.types);
+        return m;
+    }();
+    std::string name = op.name;
+    if (!name.starts_with("aten::")) return {};
+    name.erase(0, 6);
+    for (int form = 0; form < 2; ++form) {  // as it is, and as the out-of-place operator
+        for (const std::string& key : {name + "." + op.overload_name, name})
+            if (auto it = index->find(key); it != index->end()) return it->second;
+        if (!name.ends_with('_')) break;
+        name.pop_back();
+    }
+    return {};
+}
+
+}  // namespace
+
+bool eager_refuses(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+    const std::string_view types = types_refused_by(op.operator_name());
+    if (types.empty()) return false;
+    std::vector<at::Tensor> tensors;
+    for (std::size_t i = 0; i < arguments.size(); ++i)
+        if (arguments[i].isTensor() && !op.schema().arguments()[i].is_out() &&
+            arguments[i].toTensor().defined())
+            tensors.push_back(arguments[i].toTensor());
+    return !tensors.empty() &&
+           types.find(letter_of(common_type(tensors))) != std::string_view::npos;
+}
+
+}  // namespace ingot::trace
