@@ -382,6 +382,7 @@ CallClass of_builtin(PyObject* callable) {
     }
     if (module == "torch._C._functorch" && name == "maybe_current_level")
         return {CallKind::Shallow, full};
+    if (name == "_abc_register" || name.starts_with("_reset")) return {CallKind::Unknown, full};
     if (pure_modules().contains(module)) return {CallKind::Deep, full};
     if (module == "sys") {
         static const Names frames = {"_getframe", "_getframemodulename", "_current_frames",

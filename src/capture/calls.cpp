@@ -168,7 +168,11 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
         self = PyCFunction_GET_SELF(callable);
         if (const Known* k = world_->find(callable); k != nullptr && k->dynamic())
             throw Puzzle("a bound method from outside");
-        if (self != nullptr && (PyModule_Check(self) || PyType_Check(self))) self = nullptr;
+        // What a module's function has for a self is no argument.
+        PyObject* module = reinterpret_cast<PyCFunctionObject*>(callable)->m_module;
+        if (self != nullptr && (PyModule_Check(self) || PyType_Check(self) ||
+                                (module != nullptr && PyUnicode_Check(module) && !is_tensor(self))))
+            self = nullptr;
     } else if (Py_TYPE(callable) == &_PyMethodWrapper_Type) {
         Ref owner = Ref::steal(PyObject_GetAttrString(callable, "__self__"));
         self = owner.get();  // the wrapper holds it
@@ -203,6 +207,7 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             (copy != nullptr && frame.globals() == PyModule_GetDict(copy)))
             return Verdict::run;
     }
+    if (c.name.starts_with("_abc.")) world_->read_registrations();
     switch (c.kind) {
         case CallKind::Unknown:
             throw Puzzle("a call of " + c.name);

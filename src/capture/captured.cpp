@@ -16,6 +16,7 @@ struct CapturedState {
         Ref names;  // of keyword arguments: a tuple or none
         std::shared_ptr<SegmentList> list;
         bool full = false;  // said so
+        bool met = false;   // called under the stance that runs first calls eagerly
     };
 
     CapturedState(const pybind11::dict& values, Counters& counters)
@@ -69,8 +70,15 @@ struct CapturedState {
     RecordingContext context;
     std::vector<Shape> shapes;
     std::string failure;
-    std::int64_t eager_until = 0;
 };
+
+void say(const std::string& line) {
+    const Ref module = Ref::steal(PyImport_ImportModule("ingot._backend"));
+    const Ref done =
+        module ? Ref::steal(PyObject_CallMethod(module.get(), "_say_once", "s", line.c_str()))
+               : Ref();
+    if (!done) PyErr_Clear();
+}
 
 namespace {
 
@@ -119,15 +127,6 @@ PyObject* record(CapturedObject* self, CapturedState::Shape shape, PyObject* con
     return recording.conclude(result);
 }
 
-/// One line for people, through the package's logger.
-void say(const std::string& line) {
-    const Ref module = Ref::steal(PyImport_ImportModule("ingot._backend"));
-    const Ref done =
-        module ? Ref::steal(PyObject_CallMethod(module.get(), "_say_once", "s", line.c_str()))
-               : Ref();
-    if (!done) PyErr_Clear();
-}
-
 PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::size_t flags,
                        PyObject* names) {
     const Stance stance = state().stance;
@@ -151,6 +150,8 @@ PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::si
         case ReplayStatus::NoMatch:
             break;
     }
+    if (stance == Stance::EagerThenCompile && list->empty() && !std::exchange(shape.met, true))
+        return run_eagerly(self, arguments, flags, names);
     if (!list->empty()) {
         ++self->counters->guard_failures;
         Values values;

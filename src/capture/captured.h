@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include <memory>
+#include <string>
 
 #include "capture/state.h"
 
@@ -26,6 +27,8 @@ bool add_captured_type(PyObject* module);
 PyObject* make_captured(PyObject* function, PyObject* options);
 /// Drops the recordings of a captured function.
 void forget(PyObject* captured);
+/// One line for people, through the package's logger, once in a process.
+void say(const std::string& line);
 /// Whether this thread records just now.
 bool is_recording();
 /// The function behind a captured one, nullptr for any other object.

@@ -126,6 +126,10 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
 }
 
 void Recording::note_reason(const std::string& reason) {
+    if (!context_.settings.training && reason.find("needs a gradient") != std::string::npos) {
+        const Quiet quiet;
+        say("ingot: inputs need a gradient and training is off; such graphs run eagerly");
+    }
     segment_->reason = reason;
     ++state().reasons[reason];
 }

@@ -344,7 +344,22 @@ bool GuardSet::recheck(PinnedPointer& p, std::string* failure) {
     return true;
 }
 
+unsigned long long registrations() {
+    static PyObject* const token = [] {
+        const Ref module = Ref::steal(PyImport_ImportModule("_abc"));
+        return module ? PyObject_GetAttrString(module.get(), "get_cache_token") : nullptr;
+    }();
+    const Ref count = token == nullptr ? Ref() : Ref::steal(PyObject_CallNoArgs(token));
+    const unsigned long long n = count ? PyLong_AsUnsignedLongLong(count.get()) : 0;
+    if (PyErr_Occurred()) PyErr_Clear();
+    return n;
+}
+
 bool GuardSet::check_pinned(std::string* failure) {
+    if (registrations && *registrations != capture::registrations()) {
+        if (failure != nullptr) *failure = "a class was registered with an abstract base class";
+        return false;
+    }
     for (PinnedDict& d : dicts) {
         const PyObject* dict = d.location != nullptr ? *d.location : d.dict.get();
         if ((dict != d.dict.get() ||

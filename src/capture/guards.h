@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -179,6 +180,7 @@ class GuardSet {
     std::vector<PinnedPointer> pointers;
     std::vector<PinnedTensor> tensors;
     std::vector<Relation> relations;
+    std::optional<unsigned long long> registrations;  // if an abstract base class gave an answer
     Modes modes;
 
     /// Whether everything holds for these slots; fills `values` with the nodes' objects. On failure
@@ -207,6 +209,8 @@ bool is_plain_constant(PyObject* value);
 /// Whether a value is described by its type and what its C code holds, though it may have
 /// attributes beside (a NumPy scalar, a slice of numbers, a class derived from int).
 bool is_value(PyObject* value);
+/// Counts the registrations with abstract base classes.
+unsigned long long registrations();
 /// The version that guards lookups on a type, 0: none can be had.
 unsigned type_version(PyTypeObject* type);
 

@@ -24,6 +24,18 @@ bool is_enumeration(PyTypeObject* type) {
     return meta != nullptr && PyType_IsSubtype(Py_TYPE(type), meta);
 }
 
+/// `int | None`: never changes, and has no attributes but its own.
+bool is_union_of_types(PyObject* o) {
+    static PyTypeObject* const type = imported("types", "UnionType");
+    return type != nullptr && Py_TYPE(o) == type;
+}
+
+/// torch.Tag: pybind11's enumeration, one object a member.
+bool is_operator_tag(PyObject* o) {
+    static PyTypeObject* const type = imported("torch", "Tag");
+    return type != nullptr && Py_TYPE(o) == type;
+}
+
 PyObject* special(PyTypeObject* type, const char* name) {
     Ref text = Ref::steal(PyUnicode_InternFromString(name));
     return text ? _PyType_Lookup(type, text.get()) : nullptr;
@@ -43,16 +55,18 @@ bool is_tensor(PyObject* o) {
 
 bool stands_for_itself(PyObject* o) {
     PyTypeObject* t = Py_TYPE(o);
-    return PyFunction_Check(o) || PyType_Check(o) || PyModule_Check(o) || PyCode_Check(o) ||
-           PyCFunction_Check(o) || t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type ||
-           t == &PyClassMethodDescr_Type || t == &PyGetSetDescr_Type || t == &PyMemberDescr_Type ||
-           THPDtype_Check(o) || THPLayout_Check(o) || THPMemoryFormat_Check(o) ||
+    return is_union_of_types(o) || is_operator_tag(o) || PyFunction_Check(o) || PyType_Check(o) ||
+           PyModule_Check(o) || PyCode_Check(o) || PyCFunction_Check(o) ||
+           t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyClassMethodDescr_Type ||
+           t == &PyGetSetDescr_Type || t == &PyMemberDescr_Type || THPDtype_Check(o) ||
+           THPLayout_Check(o) || THPMemoryFormat_Check(o) ||
            (module_class() != nullptr && PyType_IsSubtype(t, module_class())) || is_enumeration(t);
 }
 
 bool is_immutable_c_object(PyObject* o) {
     PyTypeObject* t = Py_TYPE(o);
-    return is_plain_constant(o) || THPDtype_Check(o) || THPDevice_Check(o) || THPLayout_Check(o) ||
+    return is_plain_constant(o) || is_union_of_types(o) || is_operator_tag(o) ||
+           THPDtype_Check(o) || THPDevice_Check(o) || THPLayout_Check(o) ||
            THPMemoryFormat_Check(o) || PyRange_Check(o) || PySlice_Check(o) || PyCode_Check(o) ||
            t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyClassMethodDescr_Type ||
            t == &PyGetSetDescr_Type || t == &PyMemberDescr_Type || PyCFunction_Check(o) ||

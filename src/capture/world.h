@@ -79,6 +79,10 @@ class World {
     void write_variable(PyObject* variable);
     /// Whether every context variable that was set has its first value again.
     bool variables_are_back() const;
+    /// What is registered with abstract base classes.
+    void read_registrations() {
+        if (!guards_.registrations) guards_.registrations = registrations();
+    }
     /// Whether two objects are the same decides something.
     void relate(PyObject* a, PyObject* b);
 

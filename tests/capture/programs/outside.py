@@ -1,6 +1,7 @@
 """Objects that C code holds or that are values by themselves: bound methods, views of dicts,
 iterators, slices, numbers of NumPy, random numbers."""
 
+import abc
 import bisect
 import collections
 import contextvars
@@ -10,6 +11,7 @@ import itertools
 import operator
 import random
 import types
+import typing
 
 import numpy as np
 import torch
@@ -292,3 +294,66 @@ def generators_of_random_tensors(w):
     generator.manual_seed(3)
     _calls(w, lambda x: x + torch.rand(3, generator=generator), [()] * 4,
            state=lambda: torch.rand(2, generator=generator))  # fmt: skip
+
+
+@program
+def classes_registered_with_an_abstract_base_class_later(w):
+    class Base(abc.ABC):
+        pass
+
+    class A:
+        pass
+
+    a = A()
+
+    def change(i):
+        if i == 1:
+            Base.register(A)
+
+    _calls(w, lambda x: x * 2 if isinstance(a, Base) else x + 1, [()] * 4, change)
+
+
+@program
+def registering_with_an_abstract_base_class(w):
+    class Base(abc.ABC):
+        pass
+
+    def f(x, cls):
+        Base.register(cls)
+        return x * 2 if issubclass(cls, Base) else x + 1
+
+    classes = [type(f"C{i}", (), {}) for i in range(4)]
+    _calls(w, f, [(cls,) for cls in classes],
+           state=lambda: [issubclass(cls, Base) for cls in classes])  # fmt: skip
+
+
+@program
+def unions_of_types(w):
+    wanted = int | None
+
+    def f(x, kind):
+        args = typing.get_args(wanted) + typing.get_args(kind)
+        return x * len(args) if str in args else x + len(args)
+
+    _calls(w, f, [(int | str,), (int | str | float,), (int | bytes,), (int | str,)])
+
+
+@program
+def compiled_methods_of_classes(w):
+    class A:
+        def __init__(self, n):
+            self.n = n
+
+        def __call__(self, x, y=1):
+            return self.scaled(x, y=y) + self.scaled(*(x,), **{"y": 2})
+
+        def scaled(self, x, y):
+            return x * self.n * y
+
+    A.scaled = w.compile(A.scaled)
+    A.__call__ = w.compile(A.__call__)
+    a, b = A(2), A(3)
+    for one in (a, b, a):
+        w.call(one, w.t(3))
+        w.call(one, w.t(3), y=4)
+        one.n += 1
