@@ -157,6 +157,9 @@ def _mark_known() -> None:
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None and hasattr(dynamo, "graph_break"):
         _ingot.capture_mark(dynamo.graph_break, "break")
+    guard = sys.modules.get("torch._dynamo.mutation_guard")
+    if guard is not None:  # TorchDynamo numbers the modules that are made; ours need no number
+        _ingot.capture_mark(guard.GenerationTracker.tag.__func__, "true")
 
 
 def is_compiling() -> bool:
