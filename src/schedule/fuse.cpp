@@ -427,6 +427,7 @@ class Fuser {
         });
         if (!map) return std::nullopt;
         match.map = std::move(*map);
+        if (!reaches_every_point(a, match)) return std::nullopt;
         if (!choose_outer(a, group, match)) return std::nullopt;
         if (!check_reads(a, candidate, solver, match)) return std::nullopt;
         if (crosses(a, candidate, match)) return std::nullopt;
@@ -489,6 +490,30 @@ class Fuser {
     static void equate_all(DimSolver& solver, const Anchor& a, const Anchor& u) {
         for (std::size_t d = 0; d < a.vars.size(); ++d)
             check(solver.equate(a.vars[d], u.map[d], a.extents[d]), "equal domains differ");
+    }
+
+    /// Whether the loops reach all of a's points: not where a reads one value at two of its own
+    /// indices (a[:, None] - a[None, :]), which would make both of them the same loop.
+    static bool reaches_every_point(const Anchor& a, const Match& match) {
+        Sizes seen;
+        bool shared = false;
+        for (const Expr& e : match.map) {
+            Sizes symbols;
+            collect_symbols(e, symbols);
+            for (Expr s : symbols) {
+                if (std::find(seen.begin(), seen.end(), s) == seen.end())
+                    seen.push_back(s);
+                else
+                    shared = true;
+            }
+        }
+        if (!shared) return true;
+        Expr points(1), reached(1);
+        for (Expr e : a.extents) points = points * e;
+        for (const LoopVar& v : match.vars)
+            if (std::find(seen.begin(), seen.end(), v.symbol) != seen.end())
+                reached = reached * v.extent;
+        return known_le(points, reached) == true;
     }
 
     // Variables that `a` reduces over become inner ones, and all others that it uses must be as the

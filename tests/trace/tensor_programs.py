@@ -1,4 +1,4 @@
-"""Random programs of tensor operators, for test_tensor_programs.py: views, writes, mixed types.
+"""Random programs of tensor operators: views, writes, mixed types.
 
 A program is a list of steps over a growing pool of tensors. What hypothesis draws are numbers that
 are taken modulo whatever fits, so every list is a program and smaller ones are simpler. Steps that
