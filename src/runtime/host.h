@@ -34,6 +34,17 @@ class SerialThreads final : public Threads {
     }
 };
 
+/// Memory that comes and goes while a program runs, for callers that want the least of it at once:
+/// results are made when they are first written, inputs given back after their last use.
+class RunMemory {
+  public:
+    virtual ~RunMemory() = default;
+    /// Memory for graph output `output`, right before the first step that touches it.
+    virtual void* make_output(std::size_t output) = 0;
+    /// No step from here on reads graph input `input`.
+    virtual void release_input(std::size_t input) = 0;
+};
+
 /// A buffer's element type and its sizes and strides as numbers.
 struct Layout {
     DType dtype = DType::F32;

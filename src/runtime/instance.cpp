@@ -72,6 +72,7 @@ Instance::Instance(std::shared_ptr<const Program> program, const ExternHost& ext
     add_steps(plan, plan.steps, externs, symbols, steps_);
     find_frozen(plan);
     find_drops();
+    find_memory_events();
     index_uses();
     if (gpu_) prepare_gpu(externs);
 }
@@ -212,7 +213,7 @@ void Instance::add_kernel(const Plan& plan, const KernelStep& step, const Symbol
         if (l.work <= 0) continue;
         may_fail_ = may_fail_ || checks_indices(kernel);
         scratch_stride_ = std::max(scratch_stride_, round_up(l.scratch_bytes, 64));
-        into.push_back({false, static_cast<std::uint32_t>(launches_.size()), {}});
+        into.push_back({false, static_cast<std::uint32_t>(launches_.size()), {}, {}, {}});
         launches_.push_back(l);
     }
 }
@@ -267,7 +268,7 @@ void Instance::add_extern(const ExternStep& step, const ExternHost& externs,
     call.outputs = static_cast<std::uint32_t>(argument_buffers_.size());
     argument_buffers_.insert(argument_buffers_.end(), step.outputs.begin(), step.outputs.end());
     max_extern_outputs_ = std::max(max_extern_outputs_, call.output_count);
-    into.push_back({true, static_cast<std::uint32_t>(externs_.size()), {}});
+    into.push_back({true, static_cast<std::uint32_t>(externs_.size()), {}, {}, {}});
     externs_.push_back(std::move(call));
 }
 
@@ -301,22 +302,48 @@ void Instance::find_drops() {
     std::vector<bool> seen(buffers_.size(), false);
     for (std::size_t s = steps_.size(); s-- > 0;) {
         StepRef& step = steps_[s];
-        std::uint32_t first, last;
-        if (step.is_extern) {
-            const ExternStepCall& call = externs_[step.index];
-            first = call.inputs;
-            last = call.outputs + call.output_count;
-        } else {
-            first = launches_[step.index].arguments;
-            last = first + launches_[step.index].argument_count;
-        }
-        for (std::uint32_t a = first; a < last; ++a) {
-            const std::int32_t b = root(argument_buffers_[a]);
+        for (std::int32_t used : buffers_of(step)) {
+            const std::int32_t b = root(used);
             if (buffers_[b].place != BufferPlace::Extern || keep[b] || seen[b]) continue;
             seen[b] = true;
             step.drops.push_back(b);
         }
     }
+}
+
+std::span<const std::int32_t> Instance::buffers_of(const StepRef& step) const {
+    std::uint32_t first, last;
+    if (step.is_extern) {
+        const ExternStepCall& call = externs_[step.index];
+        first = call.inputs;
+        last = call.outputs + call.output_count;
+    } else {
+        first = launches_[step.index].arguments;
+        last = first + launches_[step.index].argument_count;
+    }
+    return {argument_buffers_.data() + first, last - first};
+}
+
+void Instance::find_memory_events() {
+    std::vector<std::int32_t> output(buffers_.size(), -1), input(buffers_.size(), -1);
+    for (std::size_t i = 0; i < input_buffers_.size(); ++i)
+        input[input_buffers_[i]] = static_cast<std::int32_t>(i);
+    for (std::size_t o = 0; o < outputs_.size(); ++o) {
+        if (outputs_[o].mode == OutputMode::Direct)
+            output[outputs_[o].buffer] = static_cast<std::int32_t>(o);
+        // The caller reads them after the run.
+        input[root(outputs_[o].buffer)] = -1;
+    }
+    for (StepRef& step : steps_)
+        for (std::int32_t b : buffers_of(step))
+            if (const std::int32_t o = std::exchange(output[root(b)], -1); o >= 0)
+                step.makes.push_back(o);
+    for (std::int32_t o : output)
+        if (o >= 0) untouched_outputs_.push_back(o);
+    for (std::size_t s = steps_.size(); s-- > 0;)
+        for (std::int32_t b : buffers_of(steps_[s]))
+            if (const std::int32_t i = std::exchange(input[root(b)], -1); i >= 0)
+                steps_[s].releases.push_back(i);
 }
 
 void Instance::index_uses() {

@@ -3,25 +3,55 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 
 namespace ingot::runtime {
 namespace {
-constexpr std::size_t kHuge = std::size_t{2} << 20;
+constexpr std::size_t kHuge = std::size_t{2} << 20, kPage = std::size_t{4} << 10;
+/// A pool with more unused memory than this pays for fresh blocks with it.
+constexpr std::size_t kSpare = std::size_t{16} << 20;
+
+bool is_big(std::size_t bytes) { return bytes >= 2 * kHuge; }
+std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+/// A mapping of its own, so that freeing it gives it back at once: the C library would keep it, in
+/// pieces.
+void* map(std::size_t bytes) {
+    const std::size_t wanted = whole_pages(bytes);
+    void* all =
+        mmap(nullptr, wanted + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) throw std::bad_alloc();
+    const auto first = reinterpret_cast<std::uintptr_t>(all);
+    const std::uintptr_t begin = (first + kHuge - 1) / kHuge * kHuge;
+    if (begin != first) (void)munmap(all, begin - first);
+    const std::uintptr_t end = begin + wanted, last = first + wanted + kHuge;
+    if (end != last) (void)munmap(reinterpret_cast<void*>(end), last - end);
+    // Advice only: without huge pages everything works, with more misses of the TLB.
+    (void)madvise(reinterpret_cast<void*>(begin), bytes / kHuge * kHuge, MADV_HUGEPAGE);
+    return reinterpret_cast<void*>(begin);
+}
 
 void* allocate(std::size_t bytes) {
-    const bool huge = bytes >= 2 * kHuge;
+    if (is_big(bytes)) return map(bytes);
     void* data = nullptr;
-    if (posix_memalign(&data, huge ? kHuge : 64, bytes) != 0) throw std::bad_alloc();
-    // Advice only: without huge pages everything works, with more misses of the TLB.
-    if (huge) (void)madvise(data, bytes / kHuge * kHuge, MADV_HUGEPAGE);
+    if (posix_memalign(&data, 64, bytes) != 0) throw std::bad_alloc();
     return data;
+}
+
+void free_memory(void* data, std::size_t bytes) {
+    if (data == nullptr) return;
+    if (is_big(bytes))
+        (void)munmap(data, whole_pages(bytes));
+    else
+        std::free(data);
 }
 }  // namespace
 
 Block::Block(std::size_t bytes) : data_(bytes == 0 ? nullptr : allocate(bytes)), bytes_(bytes) {}
-Block::~Block() { std::free(data_); }
+Block::~Block() { free_memory(data_, bytes_); }
 
 /// The pool's state outlives the pool while blocks are out.
 struct BlockPool::Shared {
@@ -61,6 +91,8 @@ BlockPool::Lent* BlockPool::take(std::size_t bytes) {
             return lent;
         }
     }
+    const std::size_t unused = unused_bytes();
+    if (unused > kSpare) trim(std::max(kSpare, unused - std::min(unused, bytes)));
     return new Lent{Block(bytes), shared_};
 }
 
@@ -86,12 +118,17 @@ void BlockPool::release(Lent* lent) noexcept {
     for (Lent* d : dead) delete d;
 }
 
-void BlockPool::trim() {
+void BlockPool::trim(std::size_t keep_bytes) {
     std::vector<Lent*> dead;
     {
         std::lock_guard lock(shared_->mutex);
-        dead.swap(shared_->unused);
-        shared_->unused_bytes = 0;
+        auto& unused = shared_->unused;
+        std::size_t first = 0;
+        for (; first < unused.size() && shared_->unused_bytes > keep_bytes; ++first) {
+            shared_->unused_bytes -= unused[first]->block.bytes();
+            dead.push_back(unused[first]);
+        }
+        unused.erase(unused.begin(), unused.begin() + static_cast<std::ptrdiff_t>(first));
     }
     for (Lent* d : dead) delete d;
 }

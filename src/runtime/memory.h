@@ -48,11 +48,13 @@ class BlockPool {
     /// A block of at least `bytes`, recycled if one of about this size is at hand. Its contents are
     /// arbitrary. Hand it back with `release`.
     struct Lent;
+    /// A fresh block takes the place of as much unused memory, so that a caller whose sizes change
+    /// all the time needs no more than what it has in use, and a little.
     Lent* take(std::size_t bytes);
     static void* data(const Lent* lent);
     static void release(Lent* lent) noexcept;
-    /// Frees what is unused.
-    void trim();
+    /// Frees what is unused, the oldest first, up to `keep_bytes` of it.
+    void trim(std::size_t keep_bytes = 0);
     std::size_t unused_bytes() const;
 
   private:

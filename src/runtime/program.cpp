@@ -10,9 +10,29 @@ constexpr std::size_t kPooledContexts = 4;
 
 // ---- Context ----
 
+Block SharedArena::take(std::size_t bytes) {
+    std::lock_guard lock(mutex_);
+    Block block = std::move(block_);
+    // What is too small is freed first: the two are never there at once.
+    if (block.bytes() < bytes) {
+        block = Block();
+        block = Block(bytes);
+    }
+    return block;
+}
+
+void SharedArena::give_back(Block block) {
+    std::lock_guard lock(mutex_);
+    if (block.bytes() >= block_.bytes()) block_ = std::move(block);
+}
+
+void SharedArena::clear() {
+    std::lock_guard lock(mutex_);
+    block_ = Block();
+}
+
 Context::Context(const Instance& instance)
     : instance_(instance),
-      arena_(instance.gpu_ ? 0 : static_cast<std::size_t>(instance.arena_bytes_)),
       table_(instance.buffers_.size(), nullptr),
       arguments_(instance.argument_buffers_.size(), nullptr),
       owners_(instance.externs_.empty() ? 0 : instance.buffers_.size()),
@@ -20,8 +40,6 @@ Context::Context(const Instance& instance)
     for (std::size_t b = 0; b < instance.buffers_.size(); ++b) {
         const auto& info = instance.buffers_[b];
         if (info.base >= 0) continue;
-        if (info.place == BufferPlace::Arena && !instance.gpu_)
-            patch(static_cast<std::int32_t>(b), arena_.data() + info.offset);
         // Kernels only read constants; the calling convention has one kind of pointer.
         if (info.place == BufferPlace::Constant)
             patch(static_cast<std::int32_t>(b), const_cast<void*>(info.constant));
@@ -55,6 +73,17 @@ void Context::patch(std::int32_t buffer, void* data) {
         patch(view, static_cast<std::byte*>(data) + instance_.buffers_[view].offset);
 }
 
+void Context::set_arena(Block arena) {
+    arena_ = std::move(arena);
+    if (arena_.data() == arena_base_) return;
+    arena_base_ = arena_.data();
+    for (std::size_t b = 0; b < instance_.buffers_.size(); ++b) {
+        const auto& info = instance_.buffers_[b];
+        if (info.base < 0 && info.place == BufferPlace::Arena)
+            patch(static_cast<std::int32_t>(b), arena_.data() + info.offset);
+    }
+}
+
 void Context::set_input(std::size_t input, void* data) {
     const std::int32_t buffer = instance_.input_buffers_[input];
     if (table_[buffer] != data) patch(buffer, data);
@@ -76,26 +105,35 @@ void Context::ensure_scratch(int threads) {
 
 // ---- Instance ----
 
-Instance::Lease Instance::lease() const {
+Instance::Lease Instance::lease(SharedArena* arena) const {
+    std::unique_ptr<Context> context;
     {
         std::lock_guard lock(mutex_);
         if (!pool_.empty()) {
-            std::unique_ptr<Context> context = std::move(pool_.back());
+            context = std::move(pool_.back());
             pool_.pop_back();
-            return {*this, std::move(context)};
         }
     }
-    return {*this, std::unique_ptr<Context>(new Context(*this))};
+    const auto bytes = static_cast<std::size_t>(arena_bytes_);
+    if (!context) {
+        context.reset(new Context(*this));
+        // A GPU's comes from its own allocator at each run.
+        if (arena == nullptr && !gpu_) context->set_arena(Block(bytes));
+    }
+    if (arena != nullptr && bytes != 0) context->set_arena(arena->take(bytes));
+    return {*this, std::move(context), arena};
 }
 
-void Instance::give_back(std::unique_ptr<Context> context) const {
+void Instance::give_back(std::unique_ptr<Context> context, SharedArena* arena) const {
+    // The pointers into it stay: the same block mostly comes back.
+    if (arena != nullptr && arena_bytes_ != 0) arena->give_back(std::move(context->arena_));
     for (auto& owner : context->owners_) owner.reset();
     context->device_arena_ = {};
     std::lock_guard lock(mutex_);
     if (pool_.size() < kPooledContexts) pool_.push_back(std::move(context));
 }
 
-void Instance::run(Context& context, const Threads& threads) const {
+void Instance::run(Context& context, const Threads& threads, RunMemory* memory) const {
     context.error_ = kNoError;
     if (gpu_) {
         check_gpu_error();
@@ -104,7 +142,9 @@ void Instance::run(Context& context, const Threads& threads) const {
         run_gpu_steps(steps_, context);
         return;
     }
-    run_steps(steps_, context, threads);
+    if (memory != nullptr)
+        for (std::int32_t o : untouched_outputs_) context.set_output(o, memory->make_output(o));
+    run_steps(steps_, context, threads, memory);
 }
 
 // A kernel that met an index out of range has said so some time after its call had returned.
@@ -129,15 +169,19 @@ void Instance::run_gpu_steps(const std::vector<StepRef>& steps, Context& context
 }
 
 void Instance::run_steps(const std::vector<StepRef>& steps, Context& context,
-                         const Threads& threads) const {
+                         const Threads& threads, RunMemory* memory) const {
     const int available = threads.count();
     context.ensure_scratch(available);
     for (const StepRef& step : steps) {
+        if (memory != nullptr)
+            for (std::int32_t o : step.makes) context.set_output(o, memory->make_output(o));
         if (step.is_extern)
             run_extern(externs_[step.index], context);
         else
             run_launch(launches_[step.index], context, threads, available);
         for (std::int32_t b : step.drops) context.owners_[b].reset();
+        if (memory != nullptr)
+            for (std::int32_t i : step.releases) memory->release_input(i);
     }
 }
 
@@ -237,7 +281,7 @@ bool Instance::freeze(Context& context, std::span<const InputState> states, cons
         run_gpu_steps(frozen_steps_, context);
         gpu_->synchronize();  // from here on every stream may read it
     } else {
-        run_steps(frozen_steps_, context, threads);
+        run_steps(frozen_steps_, context, threads, nullptr);
     }
     for (std::size_t i = 0; i < frozen_buffers_.size(); ++i) {
         const std::int32_t b = frozen_buffers_[i];

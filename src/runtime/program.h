@@ -79,6 +79,19 @@ struct FrozenState {
 class Instance;
 class Program;
 
+/// An arena that several programs work in by turns, as a forward and its backward do. Keeps one
+/// block, the biggest there was. Safe from many threads: whoever comes second gets a fresh one.
+class SharedArena {
+  public:
+    Block take(std::size_t bytes);
+    void give_back(Block block);
+    void clear();
+
+  private:
+    std::mutex mutex_;
+    Block block_;
+};
+
 /// What one call at a time works in. Obtained from Instance::lease.
 class Context {
   public:
@@ -99,9 +112,12 @@ class Context {
     void patch(std::int32_t buffer, void* data);
     void ensure_scratch(int threads);
     void take_arena(const DeviceHost& device);
+    /// Works in `arena` from now on, which must be as big as the instance's.
+    void set_arena(Block arena);
 
     const Instance& instance_;
     Block arena_;
+    void* arena_base_ = nullptr;  // where the pointers into the arena lead
     Block scratch_;
     int scratch_threads_ = 0;
     std::vector<void*> table_;  // by buffer
@@ -110,10 +126,9 @@ class Context {
     std::vector<std::shared_ptr<void>> step_owners_;  // of the extern call that runs
     std::shared_ptr<const FrozenState> frozen_;
     std::int64_t error_ = kNoError;
-    // On a GPU: memory of the call under way, where the arena lay last, the parameters of all
-    // launches (pointers to arguments_, sizes and the error word).
+    // On a GPU: memory of the call under way, the parameters of all launches (pointers to
+    // arguments_, sizes and the error word).
     DeviceMemory device_arena_;
-    void* arena_base_ = nullptr;
     std::vector<void*> parameters_;
 };
 
@@ -144,12 +159,12 @@ class Instance {
     /// A context nobody else uses; goes back to the instance when the lease ends.
     class Lease {
       public:
-        Lease(const Instance& instance, std::unique_ptr<Context> context)
-            : instance_(&instance), context_(std::move(context)) {}
+        Lease(const Instance& instance, std::unique_ptr<Context> context, SharedArena* arena)
+            : instance_(&instance), context_(std::move(context)), arena_(arena) {}
         Lease(Lease&&) = default;
         Lease& operator=(Lease&&) = delete;
         ~Lease() {
-            if (context_) instance_->give_back(std::move(context_));
+            if (context_) instance_->give_back(std::move(context_), arena_);
         }
         Context& operator*() const { return *context_; }
         Context* operator->() const { return context_.get(); }
@@ -157,8 +172,11 @@ class Instance {
       private:
         const Instance* instance_;
         std::unique_ptr<Context> context_;
+        SharedArena* arena_;
     };
-    Lease lease() const;
+    /// With `arena`, which must outlive the lease, the context works in that one while it is lent;
+    /// give an instance's leases always or never one.
+    Lease lease(SharedArena* arena = nullptr) const;
 
     /// Whether the program runs on a GPU. The caller then makes its device current before any call,
     /// and run() returns when the work has been handed to the current stream.
@@ -168,8 +186,8 @@ class Instance {
     void check_gpu_error() const;
     /// Runs all steps: inputs, outputs (Direct ones) and frozen values must be set. A nonzero
     /// Context::error() afterwards means that the outputs are void. Exceptions of extern calls
-    /// pass.
-    void run(Context& context, const Threads& threads) const;
+    /// pass. With `memory`, results' memory is asked for and inputs are given back on the way.
+    void run(Context& context, const Threads& threads, RunMemory* memory = nullptr) const;
 
     /// The frozen values for the inputs as they are now: those at hand if `states` (by
     /// frozen_inputs()) are the ones they were made from, else made anew from the context's inputs.
@@ -200,7 +218,9 @@ class Instance {
     struct StepRef {
         bool is_extern;
         std::uint32_t index;
-        std::vector<std::int32_t> drops;  // extern buffers that die after this step
+        std::vector<std::int32_t> drops;     // extern buffers that die after this step
+        std::vector<std::int32_t> makes;     // Direct outputs that this step is the first to touch
+        std::vector<std::int32_t> releases;  // inputs that no later step touches
     };
     struct BufferInfo {
         BufferPlace place;
@@ -225,6 +245,9 @@ class Instance {
     }
     void find_frozen(const Plan& plan);
     void find_drops();
+    void find_memory_events();
+    /// The buffers of a step, views among them.
+    std::span<const std::int32_t> buffers_of(const StepRef& step) const;
     void add_steps(const Plan& plan, const std::vector<Step>& steps, const ExternHost& externs,
                    const Symbols& symbols, std::vector<StepRef>& into);
     void add_kernel(const Plan& plan, const KernelStep& step, const Symbols& symbols,
@@ -237,14 +260,14 @@ class Instance {
     void allocate_frozen(FrozenState& state) const;
     std::shared_ptr<FrozenState> reusable_state(Context& context) const;
     void forget_frozen() const;
-    void run_steps(const std::vector<StepRef>& steps, Context& context,
-                   const Threads& threads) const;
+    void run_steps(const std::vector<StepRef>& steps, Context& context, const Threads& threads,
+                   RunMemory* memory) const;
     void run_gpu_steps(const std::vector<StepRef>& steps, Context& context) const;
     void run_launch(const LaunchStep& launch, Context& context, const Threads& threads,
                     int available) const;
     void run_extern(const ExternStepCall& step, Context& context) const;
     void attach(Context& context, std::shared_ptr<const FrozenState> state) const;
-    void give_back(std::unique_ptr<Context> context) const;
+    void give_back(std::unique_ptr<Context> context, SharedArena* arena) const;
 
     std::shared_ptr<const Program> program_;  // owns code and constants
     std::vector<BufferInfo> buffers_;
@@ -257,6 +280,7 @@ class Instance {
     std::vector<std::int32_t> argument_buffers_;  // by position in Context::arguments_
     std::vector<std::uint32_t> uses_;             // positions in arguments_, grouped by buffer
     std::vector<StepRef> steps_, frozen_steps_;
+    std::vector<std::int32_t> untouched_outputs_;  // Direct outputs that no step touches
     std::vector<std::int32_t> frozen_inputs_, frozen_buffers_;
     std::int64_t arena_bytes_ = 0, frozen_bytes_ = 0, scratch_stride_ = 0;
     std::uint32_t max_extern_outputs_ = 0, parameter_count_ = 0;

@@ -37,6 +37,35 @@ c10::DispatchKeySet meaning_keys(const c10::TensorImpl& t) {
 
 }  // namespace
 
+/// Frees what a caller gave away, and makes results, while the program runs.
+class CompiledFunction::GivenMemory final : public runtime::RunMemory {
+  public:
+    GivenMemory(const CompiledFunction& function, CallFrame& frame, std::vector<at::Tensor>& given)
+        : function_(function), frame_(frame), given_(given) {}
+
+    void* make_output(std::size_t output) override {
+        at::Tensor& made = frame_.outputs[output];
+        made =
+            trace::make_output(frame_.sized->instance->outputs()[output].layout, function_.device_);
+        return made.mutable_data_ptr();
+    }
+    void release_input(std::size_t input) override {
+        const std::int32_t given = function_.from_caller_[input];
+        if (given < 0) return;
+        using Kind = OutputRecipe::Kind;
+        for (const OutputRecipe& r : function_.recipes_)
+            if ((r.kind == Kind::Input || r.kind == Kind::ViewOfInput) &&
+                r.index == static_cast<std::int32_t>(input))
+                return;
+        given_[given].reset();
+    }
+
+  private:
+    const CompiledFunction& function_;
+    CallFrame& frame_;
+    std::vector<at::Tensor>& given_;
+};
+
 CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tensor> examples,
                                    std::span<const at::Tensor> promises,
                                    std::vector<at::Tensor> outputs,
@@ -290,7 +319,8 @@ bool CompiledFunction::aliases_as_recorded(std::span<c10::TensorImpl* const> inp
 CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
                                   std::vector<at::Tensor>& outputs,
                                   std::span<const std::int64_t> numbers,
-                                  std::vector<std::int64_t>* computed) {
+                                  std::vector<std::int64_t>* computed,
+                                  std::vector<at::Tensor>* given) {
     const c10::OptionalDeviceGuard on_device(gpu());
     std::shared_ptr<const Variant> variant = variant_.load();
     std::shared_ptr<const Sized> sized =
@@ -299,7 +329,9 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
     if (computed != nullptr) *computed = sized->computed;
     if (graphs_.wanted && call_graph(inputs, variant, sized, outputs)) return CallStatus::Done;
     const runtime::Instance& instance = *sized->instance;
-    CallFrame frame{inputs, variant, sized, instance.lease(), nullptr, {}, {}};
+    // A GPU's arena is lent by its own allocator.
+    runtime::SharedArena* const arena = device_.is_cpu() ? arena_.get() : nullptr;
+    CallFrame frame{inputs, variant, sized, instance.lease(arena), nullptr, {}, {}};
     frame.context = &**frame.lease;
     {
         std::optional<BelowAutograd> guard;
@@ -308,8 +340,14 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
         // Values of constants alone are frozen too, without any frozen input.
         if (instance.has_frozen_steps()) freeze(frame);
         if (frame.context->error() == kNoError) {
-            bind_outputs(frame);
-            instance.run(*frame.context, threads_);
+            if (given != nullptr && device_.is_cpu()) {
+                frame.outputs.resize(instance.outputs().size());
+                GivenMemory memory(*this, frame, *given);
+                instance.run(*frame.context, threads_, &memory);
+            } else {
+                bind_outputs(frame);
+                instance.run(*frame.context, threads_);
+            }
         }
     }
     if (frame.context->error() != kNoError) {
@@ -321,6 +359,14 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
     if (!written_.empty()) write_back(frame);
     build_outputs(frame, outputs);
     return CallStatus::Done;
+}
+
+CallStatus CompiledFunction::call_with(std::vector<at::Tensor>& inputs,
+                                       std::vector<at::Tensor>& outputs) {
+    check(written_.empty(), "inputs that the program writes cannot be given away");
+    c10::SmallVector<c10::TensorImpl*, 64> raw;
+    for (const at::Tensor& t : inputs) raw.push_back(t.unsafeGetTensorImpl());
+    return call(raw, outputs, {}, nullptr, &inputs);
 }
 
 void CompiledFunction::bind_inputs(CallFrame& frame) const {
@@ -498,11 +544,16 @@ std::vector<at::Tensor> CompiledFunction::replay(std::span<c10::TensorImpl* cons
 void CompiledFunction::release_memory() {
     drop_graphs();
     const std::shared_ptr<const Variant> variant = variant_.load();
+    if (arena_) arena_->clear();
     if (variant->fixed) return variant->fixed->instance->drop_frozen();
     std::lock_guard lock(variant->mutex);
     // Frozen values are shared by all sizes.
     if (!variant->recent.empty()) variant->recent.front()->instance->drop_frozen();
     variant->recent.clear();
+}
+std::int64_t CompiledFunction::arena_bytes() const {
+    const std::shared_ptr<const Variant> variant = variant_.load();
+    return variant->fixed ? variant->fixed->instance->arena_bytes() : 0;
 }
 std::int64_t CompiledFunction::frozen_bytes() const {
     const std::shared_ptr<const Variant> variant = variant_.load();

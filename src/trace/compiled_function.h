@@ -48,7 +48,15 @@ class CompiledFunction {
     /// integers given to finish().
     CallStatus call(std::span<c10::TensorImpl* const> inputs, std::vector<at::Tensor>& outputs,
                     std::span<const std::int64_t> numbers = {},
-                    std::vector<std::int64_t>* computed = nullptr);
+                    std::vector<std::int64_t>* computed = nullptr) {
+        return call(inputs, outputs, numbers, computed, nullptr);
+    }
+    /// The same for a program that writes none of its inputs: `inputs` are given away, each is
+    /// freed after its last use, and results are allocated when they are first written. So what is
+    /// alive at once is the least; `inputs` is left in an arbitrary state.
+    CallStatus call_with(std::vector<at::Tensor>& inputs, std::vector<at::Tensor>& outputs);
+    /// Works in `arena`, which may serve other functions too, from now on. Before the first call.
+    void share_arena(std::shared_ptr<runtime::SharedArena> arena) { arena_ = std::move(arena); }
     /// The symbols of this program; empty when it serves one set of sizes only.
     std::span<const Expr> symbols() const { return symbols_; }
     /// The relations between them under which it is valid, as text, for people.
@@ -66,6 +74,8 @@ class CompiledFunction {
     std::int64_t frozen_bytes() const;
     /// Whether calls go through a CUDA graph, or why not.
     std::string graph_state() const;
+    /// What a call needs for values that live only while it runs; 0 when sizes are symbolic.
+    std::int64_t arena_bytes() const;
     /// How often frozen values were computed.
     std::int64_t freeze_count() const { return freezes_.load(std::memory_order_relaxed); }
 
@@ -116,6 +126,7 @@ class CompiledFunction {
         int calls = 0, recordings = 0;
         std::vector<std::unique_ptr<Captured>> list;
     };
+    class GivenMemory;
 
     /// The device to make current for a call, if that matters.
     std::optional<c10::Device> gpu() const {
@@ -136,6 +147,9 @@ class CompiledFunction {
                                             std::span<const std::int64_t> numbers) const;
     bool accepts(const Sized& sized, std::span<c10::TensorImpl* const> inputs) const;
     bool aliases_as_recorded(std::span<c10::TensorImpl* const> inputs) const;
+    CallStatus call(std::span<c10::TensorImpl* const> inputs, std::vector<at::Tensor>& outputs,
+                    std::span<const std::int64_t> numbers, std::vector<std::int64_t>* computed,
+                    std::vector<at::Tensor>* given);
     void bind_inputs(CallFrame& frame) const;
     void bind_outputs(CallFrame& frame) const;
     void freeze(CallFrame& frame);
@@ -178,6 +192,7 @@ class CompiledFunction {
     runtime::CompileOptions options_;
     std::unique_ptr<TorchExterns> externs_;
     TorchThreads threads_;
+    std::shared_ptr<runtime::SharedArena> arena_;  // or null
     runtime::CompileReport report_;
 
     std::atomic<std::shared_ptr<const Variant>> variant_;

@@ -7,6 +7,7 @@
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -15,10 +16,14 @@
 #include "passes/passes.h"
 #include "trace/dtypes.h"
 #include "trace/extern_host.h"
+#include "trace/output_tensor.h"
 #include "trace/torch_compat.h"
 
 namespace ingot::trace {
 namespace {
+
+/// Memory for results that stays between a backward and the next forward.
+constexpr std::size_t kKeptBetweenSteps = std::size_t{16} << 20;
 
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
@@ -117,29 +122,35 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
 
     void release_variables() override {
         std::lock_guard lock(mutex_);
+        forget();
+    }
+
+  private:
+    void forget() {
         for (SavedVariable& s : saved) s.reset_data();
         inputs.clear();
         released_ = true;
     }
 
-  private:
     variable_list apply_program(variable_list gradients) {
         if (released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
         std::vector<at::Tensor> given;
         given.reserve(saved.size() + gradients.size());
         for (const SavedVariable& s : saved) given.push_back(s.unpack(getptr()));
+        // Without a second backward to come, the program frees each saved value as it goes.
+        const bool last = !torch::autograd::get_current_graph_task_keep_graph();
+        if (last) forget();
         std::vector<bool> defined;
         for (at::Tensor& g : gradients) {
             defined.push_back(g.defined());
             given.push_back(std::move(g));
         }
-        c10::SmallVector<c10::TensorImpl*, 64> raw;
-        for (std::size_t i = 0; i < given.size(); ++i) {
+        for (std::size_t i = 0; i < given.size(); ++i)
             given[i] = function->conform(std::move(given[i]), function->backward_inputs_[i]);
-            raw.push_back(given[i].unsafeGetTensorImpl());
-        }
         std::vector<at::Tensor> results;
-        const CallStatus status = function->backward_->call(raw, results);
+        const CallStatus status = function->backward_->call_with(given, results);
+        // What was saved is not wanted again before the next forward; the optimizer comes first.
+        if (last) trim_output_pool(kKeptBetweenSteps);
         TORCH_CHECK_INDEX(status != CallStatus::KernelFailure, "index out of range in a backward");
         check(status == CallStatus::Done, "the backward refuses its inputs");
         for (std::size_t i = 0; i < results.size(); ++i) {
@@ -201,6 +212,9 @@ DifferentiableFunction::DifferentiableFunction(
     saved_bytes_ = parts.saved_bytes;
     make_forward(joint, parts, examples, promises, std::move(outputs), interrupted);
     make_backward(joint, parts, interrupted);
+    auto arena = std::make_shared<runtime::SharedArena>();
+    forward_->share_arena(arena);
+    backward_->share_arena(std::move(arena));
     gradients_ = std::move(joint.gradients);
 }
 

@@ -59,6 +59,6 @@ at::Tensor make_output(const runtime::Layout& layout, c10::Device device) {
     return over(std::move(storage), layout, c10::DispatchKey::CPU);
 }
 
-void trim_output_pool() { pool().trim(); }
+void trim_output_pool(std::size_t keep_bytes) { pool().trim(keep_bytes); }
 
 }  // namespace ingot::trace

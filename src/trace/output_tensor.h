@@ -9,7 +9,7 @@ namespace ingot::trace {
 
 /// A fresh tensor of this layout with contents of any value. About 0.2 µs.
 at::Tensor make_output(const runtime::Layout& layout, c10::Device device);
-/// Frees the memory that the pool keeps for later outputs.
-void trim_output_pool();
+/// Frees the memory that the pool keeps for later outputs, up to `keep_bytes`.
+void trim_output_pool(std::size_t keep_bytes = 0);
 
 }  // namespace ingot::trace

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <string>
 #include <thread>
 
 namespace ingot::runtime {
@@ -131,6 +133,58 @@ TEST(Program, FreezesOnceAndAgainWhenTheInputChanges) {
     EXPECT_EQ(c.made, 3);
 }
 
+/// What a run asks for and gives back, in order.
+class LoggedMemory final : public RunMemory {
+  public:
+    explicit LoggedMemory(Caller& c) : caller_(c) {}
+    void* make_output(std::size_t output) override {
+        log += "+" + std::to_string(output);
+        return output == 0 ? caller_.out0.data() : caller_.out1.data();
+    }
+    void release_input(std::size_t input) override { log += "-" + std::to_string(input); }
+    std::string log;
+
+  private:
+    Caller& caller_;
+};
+
+TEST(Program, AsksForOutputsAndGivesInputsBackOnTheWay) {
+    Caller c(sample(16), 16, 1);
+    c.call(SerialThreads());  // frozen values are there
+    std::ranges::fill(c.out0, 0.0F);
+    std::ranges::fill(c.out1, 0.0F);
+    LoggedMemory memory(c);
+    Instance::Lease context = c.instance->lease();
+    context->set_input(0, c.a.data());
+    c.instance->run(*context, SerialThreads(), &memory);
+    EXPECT_EQ(memory.log, "-0+0+1");
+    EXPECT_EQ(c.out0, std::vector<float>(16, 3));
+    EXPECT_EQ(c.out1, std::vector<float>(16, 12));
+}
+
+TEST(Program, SharesAnArenaWithOthers) {
+    SharedArena arena;
+    for (int round = 0; round < 2; ++round)
+        for (int n : {100, 1000, 10}) {
+            Caller c(sample(n), n, 1);
+            for (int again = 0; again < 2; ++again) {
+                Instance::Lease context = c.instance->lease(&arena);
+                context->set_input(0, c.a.data());
+                context->set_input(1, c.b.data());
+                context->set_output(0, c.out0.data());
+                context->set_output(1, c.out1.data());
+                const InputState state{c.b.data(), c.b.data(), 0};
+                c.instance->freeze(*context, {&state, 1}, SerialThreads(),
+                                   [](std::size_t) { return std::shared_ptr<const void>(); });
+                // Another one at the same time works elsewhere.
+                Instance::Lease second = c.instance->lease(&arena);
+                c.instance->run(*context, SerialThreads());
+                EXPECT_EQ(c.out0, std::vector<float>(n, 3));
+            }
+        }
+    EXPECT_EQ(arena.take(1).bytes(), std::size_t{64 + 4 * 1000});
+}
+
 TEST(Program, TellsErrorsOfKernels) {
     Caller c(sample(16, fail_on_negative), 16, -5);
     c.call(SerialThreads());
@@ -235,6 +289,19 @@ TEST(BlockPool, RecyclesAndStaysBounded) {
     EXPECT_LE(pool.unused_bytes(), std::size_t{1} << 20);
     pool.trim();
     EXPECT_EQ(pool.unused_bytes(), 0u);
+}
+
+TEST(BlockPool, PaysForFreshBlocksWithUnusedOnes) {
+    BlockPool pool(std::size_t{256} << 20);
+    const std::size_t mega = std::size_t{1} << 20;
+    BlockPool::Lent* first = pool.take(40 * mega);
+    BlockPool::Lent* second = pool.take(24 * mega);
+    BlockPool::release(first);
+    BlockPool::release(second);
+    EXPECT_EQ(pool.unused_bytes(), 64 * mega);
+    BlockPool::Lent* third = pool.take(30 * mega);  // neither fits
+    EXPECT_LE(pool.unused_bytes(), 24 * mega);
+    BlockPool::release(third);
 }
 
 TEST(BlockPool, BlocksOutliveThePool) {
