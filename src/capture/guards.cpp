@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "capture/dict_version.h"
 #include "capture/histories.h"
 
 namespace ingot::capture {
@@ -289,7 +290,7 @@ bool GuardSet::recheck(PinnedDict& d, std::string* failure) {
             return false;
         }
     }
-    d.version = reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+    d.version = version_of(dict);
     return true;
 }
 
@@ -362,9 +363,7 @@ bool GuardSet::check_pinned(std::string* failure) {
     }
     for (PinnedDict& d : dicts) {
         const PyObject* dict = d.location != nullptr ? *d.location : d.dict.get();
-        if ((dict != d.dict.get() ||
-             reinterpret_cast<const PyDictObject*>(dict)->ma_version_tag != d.version) &&
-            !recheck(d, failure))
+        if ((dict != d.dict.get() || version_of(dict) != d.version) && !recheck(d, failure))
             return false;
     }
     for (PinnedType& t : types) {

@@ -8,6 +8,7 @@
 #include <torch/csrc/MemoryFormat.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "capture/dict_version.h"
 #include "capture/objects.h"
 #include "trace/recorder.h"
 
@@ -143,7 +144,7 @@ PinnedDict& World::pinned_dict(PyObject* dict, const Known& known) {
     if (fresh) {
         PinnedDict d;
         d.dict = Ref::borrow(dict);
-        d.version = reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+        d.version = version_of(dict);
         d.place = known.place;
         if (const auto l = locations_.find(dict); l != locations_.end()) {
             d.location = l->second;
