@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,14 +47,21 @@ def import_torchvision() -> Any:
     """torchvision, also where its compiled operators do not load.
 
     Its builds for another PyTorch variant fail at import for want of two operators' schemas, which
-    the models here never call: they are declared first.
+    the models here never call: they are declared then.
     """
-    for schema in ("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-                   "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"):  # fmt: skip
-        name, _, rest = schema.partition("(")
-        with contextlib.suppress(RuntimeError):  # declared already
-            torch.library.define(f"torchvision::{name}", "(" + rest)
-    import torchvision
+    try:
+        import torchvision
+    except RuntimeError:
+        for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        for schema in (
+            "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+            "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+        ):
+            name, _, rest = schema.partition("(")
+            with contextlib.suppress(RuntimeError):  # declared already
+                torch.library.define(f"torchvision::{name}", "(" + rest)
+        import torchvision
 
     return torchvision
 
