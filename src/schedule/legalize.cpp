@@ -45,23 +45,28 @@ ValueId broadcast_back(Graph& g, ValueId v, const Sizes& sizes, const Ints& dims
 // Sums already there, so that a variance shares its mean's.
 using Sums = std::map<std::pair<ValueId, Ints>, ValueId>;
 
-ValueId sum_over(Graph& g, Sums& sums, ValueId x, const Ints& dims) {
+std::optional<ValueId> over_columns(Graph& g, Prim prim, ValueId x, Ints dims);
+
+ValueId sum_over(Graph& g, Sums& sums, ValueId x, const Ints& dims, bool gpu) {
     auto [it, fresh] = sums.try_emplace({x, dims}, kNone);
-    if (fresh) it->second = g.emit(Prim::Sum, {x}, {{"dims", dims}});
+    if (!fresh) return it->second;
+    std::optional<ValueId> staged;
+    if (gpu) staged = over_columns(g, Prim::Sum, x, dims);
+    it->second = staged ? *staged : g.emit(Prim::Sum, {x}, {{"dims", dims}});
     return it->second;
 }
 
-ValueId variance(Graph& g, Sums& sums, const Node& n, ValueId operand) {
+ValueId variance(Graph& g, Sums& sums, const Node& n, ValueId operand, bool gpu) {
     const Ints dims = n.attrs.get<Ints>("dims");
     DType dtype = g.type(operand).dtype;
     ValueId x = convert(g, operand, compute_type(dtype));
     const Sizes sizes = g.type(x).sizes;
     Expr count = 1;
     for (std::int64_t d : dims) count *= sizes[static_cast<std::size_t>(d)];
-    ValueId sum = sum_over(g, sums, x, dims);
+    ValueId sum = sum_over(g, sums, x, dims, gpu);
     ValueId mean = g.emit(Prim::Div, {sum, size_like(g, sum, count)});
     ValueId away = g.emit(Prim::Sub, {x, broadcast_back(g, mean, sizes, dims)});
-    ValueId squares = g.emit(Prim::Sum, {g.emit(Prim::Mul, {away, away})}, {{"dims", dims}});
+    ValueId squares = sum_over(g, sums, g.emit(Prim::Mul, {away, away}), dims, gpu);
     ValueId divisor = g.emit(Prim::Sub, {size_like(g, squares, count),
                                          full_like(g, squares, n.attrs.get<double>("correction"))});
     divisor = g.emit(Prim::Maximum, {divisor, full_like(g, squares, 0.0)});
@@ -214,6 +219,55 @@ std::optional<ValueId> two_stages(Graph& g, const Node& n, ValueId x, const Size
     whole = convert(g, whole, n.prim == Prim::All || n.prim == Prim::Any ? DType::Bool : dtype);
     if (g.type(whole).sizes == result) return whole;
     return g.emit(Prim::Reshape, {whole}, {{"sizes", result}});
+}
+
+// On a GPU: a reduction whose results lie side by side in memory, too few of them to keep the GPU
+// busy with a thread each. The leading reduced dims, or chunks of one, first give partial results.
+constexpr std::int64_t kManyPartials = 1 << 17;
+constexpr std::int64_t kShortest = 32;  // elements to a partial result
+
+std::optional<ValueId> over_columns(Graph& g, Prim prim, ValueId x, Ints dims) {
+    if (!splittable(prim)) return std::nullopt;
+    std::sort(dims.begin(), dims.end());
+    Sizes sizes = g.type(x).sizes;
+    const Ints all_dims = dims;
+    std::int64_t total = 1, results = 1, beside = 1;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+        if (!sizes[i].is_constant()) return std::nullopt;
+        (reduced(dims, i) ? total : results) *= sizes[i].constant();
+        if (!dims.empty() && i > static_cast<std::size_t>(dims[0]) && !reduced(dims, i))
+            beside *= sizes[i].constant();
+    }
+    if (results == 0 || beside < 16 || results > kManyPartials / 4 || total < 4 * kShortest)
+        return std::nullopt;
+    const std::int64_t parts = std::min(kManyPartials / results, total / kShortest);
+    std::erase_if(dims, [&](std::int64_t d) { return sizes[static_cast<std::size_t>(d)].is(1); });
+    if (dims.size() != all_dims.size()) return std::nullopt;
+    std::int64_t made = 1;
+    std::size_t leading = 0;
+    while (leading < dims.size() &&
+           made * sizes[static_cast<std::size_t>(dims[leading])].constant() <= parts)
+        made *= sizes[static_cast<std::size_t>(dims[leading++])].constant();
+    if (leading < dims.size()) {
+        const auto at = static_cast<std::size_t>(dims[leading]);
+        const std::int64_t size = sizes[at].constant(), chunks = divisor_below(size, parts / made);
+        if (chunks > 1) {
+            sizes[at] = size / chunks;
+            sizes.insert(sizes.begin() + dims[leading], Expr(chunks));
+            x = g.emit(Prim::Reshape, {x}, {{"sizes", sizes}});
+            dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(leading), dims[leading]);
+            for (std::size_t i = leading + 1; i < dims.size(); ++i) ++dims[i];
+            made *= chunks;
+            ++leading;
+        }
+    }
+    if (made < 4 || leading == dims.size()) return std::nullopt;
+    const Ints rest(dims.begin() + static_cast<std::ptrdiff_t>(leading), dims.end());
+    Ints first(dims.begin(), dims.begin() + static_cast<std::ptrdiff_t>(leading));
+    for (std::int64_t& d : first)  // where they are without the others
+        d -= std::count_if(rest.begin(), rest.end(), [&](std::int64_t r) { return r < d; });
+    const ValueId partial = g.emit(prim, {x}, {{"dims", rest}});
+    return g.emit(prim, {partial}, {{"dims", first}});
 }
 
 constexpr std::int64_t kFewChannels = 16;
@@ -377,14 +431,14 @@ bool replace_empty(Rewriter& r, const Graph& old, const Node& n) {
 }
 
 void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<int>& uses,
-                   int cores, Sums& sums, std::vector<ValueId>& in_memory) {
+                   int cores, bool gpu, Sums& sums, std::vector<ValueId>& in_memory) {
     const Node& n = old.node(id);
     Graph& g = r.out();
     if (replace_empty(r, old, n)) return;
     switch (n.prim) {
         case Prim::Var:
             if (is_complex(old.type(n.operands[0]).dtype)) break;
-            r.map(n.results[0], variance(g, sums, n, r(n.operands[0])));
+            r.map(n.results[0], variance(g, sums, n, r(n.operands[0]), gpu));
             return;
         case Prim::Norm2:
             if (is_complex(old.type(n.operands[0]).dtype)) break;
@@ -414,7 +468,16 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
                 return;
             }
             if (n.prim == Prim::Sum) {
-                r.map(n.results[0], sum_over(g, sums, r(n.operands[0]), n.attrs.get<Ints>("dims")));
+                const ValueId x = r(n.operands[0]);
+                const DType type = g.type(x).dtype;
+                if (gpu && type != compute_type(type)) {  // partial sums are not rounded
+                    const ValueId wide = convert(g, x, compute_type(type));
+                    if (auto v = over_columns(g, n.prim, wide, n.attrs.get<Ints>("dims"))) {
+                        r.map(n.results[0], convert(g, *v, type));
+                        return;
+                    }
+                }
+                r.map(n.results[0], sum_over(g, sums, x, n.attrs.get<Ints>("dims"), gpu));
                 return;
             }
     }
@@ -442,14 +505,14 @@ void make_outputs_distinct(Graph& g) {
 
 }  // namespace
 
-Legalized legalize(const Graph& graph, int cores) {
+Legalized legalize(const Graph& graph, int cores, bool gpu) {
     std::vector<int> uses = use_counts(graph);
     std::vector<bool> live = live_nodes(graph);
     Rewriter r(graph);
     Sums sums;
     std::vector<ValueId> in_memory;
     for (NodeId id = 0; id < graph.nodes().size(); ++id)
-        if (live[id]) legalize_node(r, graph, id, uses, cores, sums, in_memory);
+        if (live[id]) legalize_node(r, graph, id, uses, cores, gpu, sums, in_memory);
     Graph g = r.finish();
     make_outputs_distinct(g);
     return {std::move(g), std::move(in_memory)};

@@ -15,6 +15,7 @@ struct Legalized {
     std::vector<ValueId> in_memory;  // rearranged copies that pay
 };
 
-Legalized legalize(const Graph& graph, int cores);
+/// `gpu`: few columns of results are made of many partial ones.
+Legalized legalize(const Graph& graph, int cores, bool gpu = false);
 
 }  // namespace ingot::sched

@@ -267,7 +267,7 @@ std::function<bool(const Kernel&)> choose_by_cost(const VectorTarget& target, do
 }
 
 Plan schedule(const Graph& graph, const ScheduleOptions& options) {
-    Legalized legal = legalize(graph, options.cores);
+    Legalized legal = legalize(graph, options.cores, options.gpu);
     return Scheduler(legal, options).run();
 }
 

@@ -2,7 +2,7 @@
 #include "trace/differentiable.h"
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
@@ -71,17 +71,17 @@ Graph clean(Graph graph) {
     return run_passes(std::move(graph), {}, {}, kPasses);
 }
 
-/// The generator's state at a forward, for running its calls again.
-at::Tensor random_state() {
-    auto generator = at::detail::getDefaultCPUGenerator();
+/// The state of the device's generator at a forward, for running its calls again.
+at::Tensor random_state(c10::Device device) {
+    auto generator = at::globalContext().defaultGenerator(device);
     std::lock_guard lock(generator.mutex());
     return generator.get_state();
 }
 class WithRandomState {
   public:
-    explicit WithRandomState(const at::Tensor& state) {
+    WithRandomState(const at::Tensor& state, c10::Device device) : device_(device) {
         if (!state.defined()) return;
-        now_ = random_state();
+        now_ = random_state(device);
         set(state);
     }
     ~WithRandomState() {
@@ -91,11 +91,12 @@ class WithRandomState {
     WithRandomState& operator=(const WithRandomState&) = delete;
 
   private:
-    static void set(const at::Tensor& state) {
-        auto generator = at::detail::getDefaultCPUGenerator();
+    void set(const at::Tensor& state) const {
+        auto generator = at::globalContext().defaultGenerator(device_);
         std::lock_guard lock(generator.mutex());
         generator.set_state(state);
     }
+    c10::Device device_;
     at::Tensor now_;
 };
 
@@ -177,7 +178,7 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
         for (const at::Tensor& t : copies) raw.push_back(t.unsafeGetTensorImpl());
         std::vector<at::Tensor> outputs;
         {
-            WithRandomState again(random);
+            WithRandomState again(random, function->device_);
             outputs = function->forward_->replay(raw);
         }
         variable_list roots, tangents, leaves;
@@ -204,7 +205,9 @@ DifferentiableFunction::DifferentiableFunction(
     std::span<const at::Tensor> promises, std::vector<at::Tensor> outputs,
     std::shared_ptr<const runtime::Compiler> compiler, runtime::CompileOptions options,
     double memory_budget, const runtime::InterruptCheck& interrupted)
-    : compiler_(std::move(compiler)), options_(std::move(options)) {
+    : compiler_(std::move(compiler)),
+      options_(std::move(options)),
+      device_(joint.recording.device) {
     map_inputs(joint, examples, promises);
     results_ = joint.results;
     random_ = joint.recording.uses_random;
@@ -279,6 +282,7 @@ void DifferentiableFunction::make_forward(JointRecording& joint, Partition& part
                                           std::vector<at::Tensor> outputs,
                                           const runtime::InterruptCheck& interrupted) {
     Recording forward;
+    forward.device = device_;
     forward.graph = std::move(parts.forward);
     for (std::size_t g = 0; g < joint.recording.inputs.size(); ++g)
         if (std::find(joint.tangents.begin(), joint.tangents.end(), static_cast<std::int32_t>(g)) ==
@@ -312,7 +316,7 @@ void DifferentiableFunction::make_forward(JointRecording& joint, Partition& part
 void DifferentiableFunction::make_backward(JointRecording& joint, Partition& parts,
                                            const runtime::InterruptCheck& interrupted) {
     Recording backward;
-    backward.device = joint.recording.device;
+    backward.device = device_;
     std::vector<std::int32_t> position(joint.recording.inputs.size(), -1);
     for (std::size_t i = 0; i < parts.saved.size(); ++i)
         if (parts.saved[i].from == SavedValue::From::Input)
@@ -328,7 +332,7 @@ void DifferentiableFunction::make_backward(JointRecording& joint, Partition& par
         empty.dtype = type.dtype;
         empty.sizes = layout.sizes;
         empty.strides = layout.strides;
-        stand_ins.push_back(tensor_over(nullptr, empty, joint.recording.device));
+        stand_ins.push_back(tensor_over(nullptr, empty, device_));
         backward.inputs.push_back({stand_ins.back(), at::Tensor()});
         backward_inputs_.push_back(std::move(layout));
     }
@@ -358,15 +362,13 @@ at::Tensor DifferentiableFunction::input(std::span<c10::TensorImpl* const> input
 }
 
 at::Tensor DifferentiableFunction::conform(at::Tensor t, const Layout& layout) const {
-    if (!t.defined()) {
-        at::Tensor zeros = at::empty_strided(layout.sizes, layout.strides, layout.dtype);
-        return zeros.zero_();
-    }
+    const auto options = at::TensorOptions().dtype(layout.dtype).device(device_);
+    if (!t.defined()) return at::empty_strided(layout.sizes, layout.strides, options).zero_();
     if (t.scalar_type() == layout.dtype && t.strides() == c10::IntArrayRef(layout.strides) &&
         t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg())
         return t;
     if (t.layout() != c10::kStrided) t = t.to_dense();
-    at::Tensor copy = at::empty_strided(layout.sizes, layout.strides, layout.dtype);
+    at::Tensor copy = at::empty_strided(layout.sizes, layout.strides, options);
     return copy.copy_(t);
 }
 
@@ -377,7 +379,7 @@ CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs
     for (std::size_t i = 0; i < inputs.size(); ++i)
         if (inputs[i]->requires_grad() != (requires_grad_[i] != 0)) return CallStatus::OtherInputs;
     auto node = make_node<Node>();
-    if (random_) node->random = random_state();
+    if (random_) node->random = random_state(device_);
     for (c10::TensorImpl* impl : inputs) node->inputs.push_back(borrow(impl));
     for (std::size_t w = 0; w < written_.size(); ++w)
         if (old_contents_matter_[w])

@@ -71,6 +71,7 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     std::unique_ptr<CompiledFunction> forward_, backward_;
     std::shared_ptr<const runtime::Compiler> compiler_;
     runtime::CompileOptions options_;
+    c10::Device device_;
     std::vector<JointRecording::Result> results_;
     std::vector<JointRecording::Gradient> gradients_;
     std::vector<Saved> saved_;

@@ -164,7 +164,7 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
             returned.push_back(meta[i].toTensor());
         } else if (meta[i].isTensorList()) {
             for (const at::Tensor& t : meta[i].toTensorVector()) returned.push_back(t);
-        } else {
+        } else if (i == 0 || !meta[i].isInt()) {
             throw NotSupported("a call that returns no tensor");
         }
     }
@@ -202,6 +202,8 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
             stack.emplace_back(b.operands[static_cast<std::size_t>(written[target++])]);
         } else if (meta[i].isTensor()) {
             stack.emplace_back(wrap());
+        } else if (meta[i].isInt()) {
+            stack.emplace_back(meta[i]);  // beside tensors, a number that sizes decide
         } else {
             std::vector<at::Tensor> list;
             for (std::size_t k = meta[i].toTensorVector().size(); k > 0; --k)

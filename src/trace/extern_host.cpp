@@ -74,7 +74,8 @@ class TorchCall : public runtime::ExternCall {
             return;
         }
         // A result that is, or looks into, an operand would dangle: it needs memory of its own.
-        bool own = has_layout(result, layout) && !result.is_conj() && !result.is_neg();
+        bool own = result.device() == device_ && has_layout(result, layout) && !result.is_conj() &&
+                   !result.is_neg();
         for (const at::Tensor& t : in) own = own && !same_storage(t, result);
         if (!own) {
             at::Tensor copy = empty_tensor(layout, device_);

@@ -40,7 +40,9 @@ class CaseWriter {
     bool write(const std::string& name, const Graph& graph, const std::vector<Tensor>& inputs,
                const std::vector<double>& tolerance) {
         Graph copy = graph;
-        Plan plan = schedule(run_passes(std::move(copy), PassContext{}));
+        ScheduleOptions options;
+        options.gpu = true;
+        Plan plan = schedule(run_passes(std::move(copy), PassContext{}), options);
         std::ostringstream text;
         text << "{\"name\": \"" << name << "\", \"arena\": " << number(plan.arena_bytes)
              << ", \"buffers\": [";
@@ -201,6 +203,37 @@ constexpr Written kWritten[] = {
   %2: f32[300] = sum(%0) {dims=(0)}
   %3: f32[] = sum(%0) {dims=(0, 1)}
   return %1, %2, %3
+})",
+     1e-5},
+    {"column_sums", R"(graph(%0 "x": bf16[2048, 96]) {
+  %1: f32[2048, 96] = convert(%0) {dtype=f32}
+  %2: f32[96] = sum(%1) {dims=(0)}
+  %3: f32[2048, 96] = mul(%1, %1)
+  %4: f32[96] = sum(%3) {dims=(0)}
+  return %2, %4
+})",
+     1e-5},
+    {"many_columns", R"(graph(%0 "x": f32[1024, 272]) {
+  %1: f32[272] = sum(%0) {dims=(0)}
+  %2: f32[272] = amax(%0) {dims=(0)}
+  return %1, %2
+})",
+     1e-5},
+    {"channel_sums", R"(graph(%0 "x": f32[64, 7, 7, 64]) {
+  %1: f32[64] = sum(%0) {dims=(0, 1, 2)}
+  return %1
+})",
+     1e-5},
+    {"wide_columns", R"(graph(%0 "x": f32[24, 69632]) {
+  %1: f32[69632] = sum(%0) {dims=(0)}
+  %2: i64[69632] = argmax(%0) {dims=(0)}
+  return %1, %2
+})",
+     1e-5},
+    {"large_transposed", R"(graph(%0 "x": f32[512, 1088]) {
+  %1: f32[1088, 512] = permute(%0) {dims=(1, 0)}
+  %2: f32[1088, 512] = exp(%1)
+  return %2
 })",
      1e-5},
     {"argmax", R"(graph(%0 "x": f32[17, 513]) {

@@ -35,7 +35,7 @@ class GpuNestEmitter {
         launch_.symbol = std::move(symbol);
         launch_.points = extent_of(nest.loops);
         launch_.threads = map_.threads;
-        launch_.points_per_block = map_.groups() * (map_.rows ? 1 : map_.lanes);
+        launch_.points_per_block = map_.groups() * (map_.rows ? 1 : map_.lanes) * map_.copies;
     }
 
     GpuLaunch run() {
@@ -57,11 +57,16 @@ class GpuNestEmitter {
             step = b_.CreateMul(blocks, groups);
         }
         const unsigned at_once = map_.rows ? 1 : map_.lanes;
+        if (map_.copies > 1) {
+            first = b_.CreateAdd(b_.CreateMul(block, number(map_.threads * map_.copies)), thread_);
+            step = b_.CreateMul(blocks, number(map_.threads * map_.copies));
+        }
         if (at_once > 1) {
             first = b_.CreateMul(first, number(at_once));
             step = b_.CreateMul(step, number(at_once));
         }
         stride_loop("point", first, points, step, [&](IrValue point) {
+            if (map_.copies > 1) return emit_copies(point);
             index_.enter_scope();
             if (at_once > 1) index_.set_vector(nest_.loops.back().var, at_once, at_once);
             bind_flat(nest_.loops, point);
@@ -300,6 +305,22 @@ class GpuNestEmitter {
         return next;
     }
 
+    // Several points of one phase without a loop: everything is computed, then stored.
+    void emit_copies(IrValue point) {
+        const Phase& phase = nest_.phases[0];
+        std::vector<BodyEmitter> bodies;
+        for (const bool storing : {false, true})
+            for (unsigned k = 0; k < map_.copies; ++k) {
+                index_.enter_scope();
+                bind_flat(nest_.loops, b_.CreateAdd(point, number(k * map_.threads)));
+                if (storing)
+                    store(phase, bodies[k], false);
+                else
+                    bodies.emplace_back(body_of(phase)).emit_all();
+                index_.leave_scope();
+            }
+    }
+
     // Each thread has one piece of the row, or none: then it works on the last one along with that
     // one's owner, and what it finds does not count.
     std::vector<Partial> emit_piece(const Phase& phase) {
@@ -362,31 +383,43 @@ class GpuNestEmitter {
     }
 
     std::vector<Partial> emit_loop(const Phase& phase, bool together, unsigned lanes) {
-        Accumulators sums(context_, phase.reductions, lanes, false);
+        // Lanes are either elements of the loop or neighbouring points, whose results stay apart.
+        const unsigned wide = map_.rows ? lanes : map_.lanes;
+        Accumulators sums(context_, phase.reductions, wide, false);
         BodyEmitter body = body_of(phase);
         const auto at_point = [&] {
             body.emit_all();
-            for (std::size_t r = 0; r < phase.reductions.size(); ++r)
-                sums.add(r, value_of(phase.reductions[r], body), nullptr);
+            for (std::size_t r = 0; r < phase.reductions.size(); ++r) {
+                Partial next = value_of(phase.reductions[r], body);
+                sums.add(r, map(next, [&](IrValue v) { return splat(b_, v, wide); }), nullptr);
+            }
             store(phase, body, together);
         };
         if (phase.loops.empty()) {
             at_point();
         } else {
-            IrValue count = index_.scalar(extent_of(phase.loops));
+            const Expr extent = extent_of(phase.loops);
             IrValue begin = together ? lane_ : b_.getInt64(0);
             IrValue step = number(together ? map_.group : 1);
+            // A thread alone asks for several elements before it needs the first.
+            unsigned copies = 1;
+            if (!together && extent.is_constant())
+                for (unsigned n : {8u, 4u, 2u})
+                    if (copies == 1 && extent.constant() % n == 0) copies = n;
+            if (copies > 1) step = number(copies);
             if (lanes > 1) {
                 begin = b_.CreateMul(begin, number(lanes));
                 step = number(static_cast<std::uint64_t>(map_.group) * lanes);
             }
-            stride_loop("inner", begin, count, step, [&](IrValue flat) {
-                index_.enter_scope();
-                if (lanes > 1) index_.set_vector(phase.loops.back().var, lanes, lanes);
-                bind_flat(phase.loops, flat);
-                at_point();
-                if (lanes > 1) index_.clear_vector();
-                index_.leave_scope();
+            stride_loop("inner", begin, index_.scalar(extent), step, [&](IrValue flat) {
+                for (unsigned k = 0; k < copies; ++k) {
+                    index_.enter_scope();
+                    if (lanes > 1) index_.set_vector(phase.loops.back().var, lanes, lanes);
+                    bind_flat(phase.loops, k == 0 ? flat : b_.CreateAdd(flat, number(k)));
+                    at_point();
+                    if (lanes > 1) index_.clear_vector();
+                    index_.leave_scope();
+                }
             });
         }
         std::vector<Partial> results;

@@ -19,11 +19,13 @@ class Mapper {
 
     GpuMapping run() {
         GpuMapping m;
-        m.rows = wants_rows();
+        const bool columns = walks_columns();
+        m.rows = wants_rows() && !columns;
         if (m.rows)
             choose_row(m);
         else
-            choose_points(m);
+            choose_points(m, columns ? kBusy / 4 : kBusy);
+        if (!m.rows && m.lanes == 1) choose_copies(m);
         return m;
     }
 
@@ -34,6 +36,37 @@ class Mapper {
             if (!n.is_constant() || n.constant() >= kShortLoop) return true;
         }
         return false;
+    }
+
+    bool has_scratch() const {
+        return std::ranges::any_of(
+            kernel_.buffers, [](const KernelBuffer& b) { return b.scope == BufferScope::Scratch; });
+    }
+
+    // Whether the phases' loops step over what neighbouring outer points read side by side, and
+    // there are points enough for a thread each.
+    bool walks_columns() {
+        const Expr points = extent_of(nest_.loops);
+        if (nest_.loops.empty() || !points.is_constant() || points.constant() < kBusy / 8 ||
+            has_scratch())
+            return false;
+        const auto neighbours = [&](const Phase& p, Expr var) {
+            index_.set_vector(var, 2, 2);
+            const bool any = std::ranges::any_of(p.insts, [&](const Inst& i) {
+                if (i.kind != InstKind::Load) return false;
+                const auto stride = index_.lane_stride(i.offset);
+                return stride && stride->is(1);
+            });
+            index_.clear_vector();
+            return any;
+        };
+        bool across = false;
+        for (const Phase& p : nest_.phases) {
+            if (p.loops.empty()) continue;
+            if (neighbours(p, p.loops.back().var)) return false;
+            across = across || neighbours(p, nest_.loops.back().var);
+        }
+        return across;
     }
 
     // Whether every access of the phase is `lanes` neighbours at an aligned place, or one place,
@@ -88,21 +121,37 @@ class Mapper {
         return std::clamp(kVectorBytes / std::max(high, 2u), 1u, 8u);
     }
 
-    void choose_points(GpuMapping& m) {
+    void choose_points(GpuMapping& m, std::int64_t enough) {
         const Expr points = extent_of(nest_.loops);
         if (nest_.loops.empty() || !points.is_constant()) return;
         for (const Phase& p : nest_.phases)
-            if (!p.loops.empty()) return;
+            if (!p.loops.empty() && has_scratch()) return;
         const Loop& last = nest_.loops.back();
         for (unsigned lanes = most_lanes(); lanes > 1; lanes /= 2) {
             if (!last.extent.is_constant() || last.extent.constant() % lanes != 0) continue;
-            if (points.constant() / lanes < kBusy) continue;
+            if (points.constant() / lanes < enough) continue;
             const bool all = std::ranges::all_of(
                 nest_.phases, [&](const Phase& p) { return smooth(p, last.var, lanes); });
             if (!all) continue;
             m.lanes = lanes;
             return;
         }
+    }
+
+    // Elements that are taken one by one.
+    void choose_copies(GpuMapping& m) const {
+        if (nest_.phases.size() != 1 || !nest_.phases[0].loops.empty() || has_scratch()) return;
+        for (const Inst& i : nest_.phases[0].insts)
+            if (i.kind == InstKind::Bind || i.mask != kNone) return;
+        for (const Store& s : nest_.phases[0].stores)
+            if (s.mask != kNone || s.mode != StoreMode::Write) return;
+        const Expr points = extent_of(nest_.loops);
+        if (!points.is_constant()) return;
+        for (unsigned n : {8u, 4u, 2u})
+            if (points.constant() % (m.threads * n) == 0 && points.constant() / n >= kBusy) {
+                m.copies = n;
+                return;
+            }
     }
 
     void choose_row(GpuMapping& m) {

@@ -1,8 +1,9 @@
 // How a loop nest is laid over a GPU's threads: which threads share an outer point, how many
 // neighbouring elements each of them takes at once. Decided from the nest alone, before any code.
 //
-// - Points: a thread for each `lanes` neighbouring outer points; phases have no loops, or short
-//   ones that a thread walks alone.
+// - Points: a thread for each `lanes` neighbouring outer points; phases have no loops, or some that
+//   a thread walks alone: short ones, and those across columns, where neighbouring outer points are
+//   neighbours in memory.
 // - Rows: a warp or a block for each outer point; its threads take the elements of the phases'
 //   loops side by side, `lanes` at a time. `single`: each thread has at most one such piece, which
 //   then stays in registers from phase to phase.
@@ -17,6 +18,8 @@ struct GpuMapping {
     unsigned lanes = 1;  // elements a thread takes at once; 16 bytes of the narrowest type at most
     unsigned group = 1;  // threads that share an outer point: 1, a warp or the whole block
     unsigned threads = 256;  // of a block
+    unsigned copies = 1;     // points of a thread, a block's width apart: all are loaded before any
+                             // is stored, so that more of the memory's time is used
     bool single = false;
     std::int64_t pieces = 0;  // single: of a row; threads beyond it are idle
     unsigned groups() const { return threads / group; }  // of a block

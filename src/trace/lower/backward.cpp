@@ -15,7 +15,7 @@ namespace {
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 bool wanted(Call& call, std::size_t result) {
-    return call.at("output_mask").toBoolList().get(result);
+    return call.find("output_mask") == nullptr || call.at("output_mask").toBoolList().get(result);
 }
 
 // ---- convolution ----
@@ -147,9 +147,10 @@ void lower_group_norm_backward(Call& call) {
 
 void lower_batch_norm_backward(Call& call) {
     const bool native = call.find("train") != nullptr;
-    at::Tensor grad = call.tensor("grad_out"), x = call.tensor("input"),
+    const bool vendor = call.find("epsilon") != nullptr;  // cudnn_batch_norm_backward
+    at::Tensor grad = call.tensor(vendor ? "grad_output" : "grad_out"), x = call.tensor("input"),
                w = call.tensor_or_none("weight");
-    const bool training = call.flag(native ? "train" : "update");
+    const bool training = vendor || call.flag(native ? "train" : "update");
     Emitter& e = call.emit();
     const SymInts sizes = x.sym_sizes().vec();
     Ints dims;
@@ -315,6 +316,7 @@ std::span<const LoweringEntry> backward_lowerings() {
         {"native_group_norm_backward", lower_group_norm_backward},
         {"native_batch_norm_backward", lower_batch_norm_backward},
         {"batch_norm_backward", lower_batch_norm_backward},
+        {"cudnn_batch_norm_backward", lower_batch_norm_backward},
         {"nll_loss_backward", lower_nll_backward},
         {"nll_loss2d_backward", lower_nll_backward},
         {"mse_loss_backward", lower_mse_backward},

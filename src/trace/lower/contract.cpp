@@ -163,13 +163,16 @@ void lower_flash_attention(Call& call) {
     if (q.scalar_type() == c10::kDouble) lse = e.convert(lse, DType::F64);
     call.give(lse, {s[1] * s[2], 1, s[1]}, q.device());
 }
+bool needs_gradient(Call& call) {
+    return c10::GradMode::is_enabled() &&
+           (call.tensor("query").requires_grad() || call.tensor("key").requires_grad() ||
+            call.tensor("value").requires_grad());
+}
 /// The prim of an attention operator whose mask argument has the name `mask_name`.
 ValueId gpu_attention(Call& call, const char* mask_name) {
     at::Tensor q = call.tensor("query"), k = call.tensor("key"), v = call.tensor("value");
     // A backward reads what the operator gives beside its result: it stays a call then.
-    if (c10::GradMode::is_enabled() &&
-        (q.requires_grad() || k.requires_grad() || v.requires_grad()))
-        throw NotSupported("attention with gradients on a GPU");
+    if (needs_gradient(call)) throw NotSupported("attention with gradients on a GPU");
     at::Tensor mask = call.find(mask_name) ? call.tensor_or_none(mask_name) : at::Tensor();
     if (call.real_or("dropout_p", 0) != 0) throw NotSupported("attention with dropout");
     Emitter& e = call.emit();
@@ -247,6 +250,15 @@ void lower_fused_choice(Call& call) {
     at::Tensor q = call.tensor("query"), k = call.tensor("key"), v = call.tensor("value");
     std::optional<at::Tensor> mask;
     if (call.given("attn_mask")) mask = call.tensor("attn_mask");
+    if (q.is_cuda() && needs_gradient(call)) {
+        // The kernels' own gradients follow; none of them are for all masks and types.
+        const bool half = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
+        const bool fits = half && q.dim() == 4 && q.size(3) == v.size(3) && q.size(3) <= 256 &&
+                          q.numel() != 0 && k.numel() != 0;
+        if (!fits || (mask && call.real_or("dropout_p", 0) != 0)) return call.give_value(kMath);
+        if (!mask) return call.give_value(kFlash);
+        return call.give_value(q.size(1) == k.size(1) && q.size(3) % 8 == 0 ? kEfficient : kMath);
+    }
     if (q.is_cuda()) {
         const bool plain = q.dim() == 4 && call.real_or("dropout_p", 0) == 0 &&
                            q.size(3) == v.size(3) && q.numel() != 0 && k.numel() != 0;

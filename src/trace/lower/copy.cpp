@@ -94,6 +94,15 @@ void lower_native_dropout(Call& call) {
     call.give(call.emit().full(DType::Bool, self.sym_sizes().vec(), true), strides, self.device());
 }
 
+void lower_native_dropout_backward(Call& call) {
+    at::Tensor grad = call.tensor("grad_output"), mask = call.tensor("mask");
+    Emitter& e = call.emit();
+    const DType type = to_dtype(grad.scalar_type());
+    const ValueId g = e.widen(call.read(grad)), kept = e.convert(call.read(mask), e.dtype(g));
+    const ValueId product = e.mul(e.mul(g, kept), e.number(g, call.real("scale")));
+    call.give(e.convert(product, type), preserved_strides(layout_of(grad)), grad.device());
+}
+
 }  // namespace
 
 std::span<const LoweringEntry> copy_lowerings() {
@@ -107,6 +116,7 @@ std::span<const LoweringEntry> copy_lowerings() {
         {"zero", lower_zero},
         {"_local_scalar_dense", lower_local_scalar},
         {"native_dropout", lower_native_dropout},
+        {"native_dropout_backward", lower_native_dropout_backward},
         {"dropout", lower_dropout},
     };
     return table;

@@ -93,7 +93,8 @@ void lower_batch_norm(Call& call) {
     bool frozen_call = call.find("training") == nullptr && call.overload() != "no_stats";
     bool with_update = call.find("momentum") != nullptr && frozen_call;  // _batch_norm_with_update
     bool training = call.find("training") != nullptr ? call.flag("training") : with_update;
-    double eps = call.real("eps");
+    const bool vendor = call.find("epsilon") != nullptr;  // cudnn_batch_norm
+    double eps = call.real(vendor ? "epsilon" : "eps");
     SymInts sizes = x.sym_sizes().vec();
     DType type = to_dtype(x.scalar_type());
     if (x.dim() < 2) throw UserError("batch_norm needs two dims");
@@ -127,7 +128,7 @@ void lower_batch_norm(Call& call) {
     DType st = statistics_type(x, w, b);
     if (training) {
         for (ValueId s : {mean, invstd}) call.give(e.convert(s, st), {1}, x.device());
-        double momentum = call.real_or("momentum", 0.1);
+        double momentum = call.real_or(vendor ? "exponential_average_factor" : "momentum", 0.1);
         const c10::SymInt n = numel(sizes) / c.max(1);
         auto update = [&](const at::Tensor& running, ValueId fresh) {
             ValueId old = e.convert(call.read(running), wide);
@@ -142,7 +143,8 @@ void lower_batch_norm(Call& call) {
         ValueId none = e.full(st, {0}, 0.0);
         for (int i = 0; i < 2; ++i) call.give(none, {1}, x.device());
     }
-    if (call.find("training") == nullptr && frozen_call)  // the reserve of the unified operators
+    // The reserve of cuDNN's and of the unified operators.
+    if (vendor || (call.find("training") == nullptr && frozen_call))
         call.give(e.full(DType::U8, {0}, 0), {1}, x.device());
 }
 
@@ -155,6 +157,7 @@ std::span<const LoweringEntry> norm_lowerings() {
         {"native_batch_norm", lower_batch_norm},
         {"_native_batch_norm_legit", lower_batch_norm},
         {"_native_batch_norm_legit_no_training", lower_batch_norm},
+        {"cudnn_batch_norm", lower_batch_norm},
         {"_batch_norm_with_update", lower_batch_norm},
         {"_batch_norm_no_update", lower_batch_norm},
     };

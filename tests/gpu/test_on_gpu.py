@@ -1,0 +1,226 @@
+"""Programs carried out on a GPU: results, gradients, CUDA graphs and what goes wrong.
+
+Skipped where PyTorch has no GPU; test_recorded.py and test_faults.py need none.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import ingot
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch has no GPU here")
+STRICT = {"fallback": False}
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    torch.manual_seed(0)
+    yield
+    torch.cuda.synchronize()
+
+
+def distance(a: torch.Tensor, exact: torch.Tensor) -> float:
+    return ((a.double() - exact).norm() / exact.norm().clamp_min(1e-30)).item()
+
+
+def check(function: Callable, *inputs: torch.Tensor, **options: object) -> None:
+    """Ingot's error against double precision is at most twice eager's."""
+    eager = function(*inputs)
+    exact = function(*(x.double() if x.is_floating_point() else x for x in inputs))
+    compiled = ingot.compile(function, options=STRICT | options)
+    for _ in range(3):
+        result = compiled(*inputs)
+        assert result.dtype == eager.dtype
+        assert result.shape == eager.shape
+        assert distance(result, exact) <= 2 * distance(eager, exact) + 1e-6
+
+
+@pytest.mark.parametrize("shape", [(8192, 768), (4096, 4096), (64, 100_000), (33, 69632), (3, 70)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sums_of_columns(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    x = torch.randn(shape, device="cuda", dtype=dtype)
+    check(lambda x: x.sum(0), x)
+    check(lambda x: x.float().var(0), x)
+    check(lambda x: x.amax(0), x)
+
+
+def test_sums_of_channels() -> None:
+    x = torch.randn(64, 64, 28, 28, device="cuda")
+    for y in (x, x.to(memory_format=torch.channels_last)):
+        check(lambda x: x.sum((0, 2, 3)), y)
+        check(lambda x: x.var((0, 2, 3)), y)
+
+
+def test_copies_that_turn_a_matrix() -> None:
+    for shape in ((1024, 2112), (777, 3001), (50257, 64)):
+        check(lambda x: x.t().contiguous() + 1, torch.randn(shape, device="cuda"))
+        check(lambda x: x[:, :-1].exp(), torch.randn(shape, device="cuda").bfloat16())
+
+
+def gradients(model: nn.Module, function: Callable, loss: Callable) -> list[torch.Tensor]:
+    model.zero_grad(set_to_none=True)
+    loss(function).backward()
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def check_training(model: nn.Module, inputs: list[torch.Tensor], labels: torch.Tensor) -> None:
+    model.cuda().train()
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+
+    def loss_of(function: Callable) -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = function(*inputs)
+        return functional.cross_entropy(logits.to(torch.float32), labels)
+
+    eager = gradients(model, model, loss_of)
+    model.load_state_dict(state)
+    compiled = ingot.compile(model, options=STRICT)
+    for _ in range(3):
+        model.load_state_dict(state)
+        made = gradients(model, compiled, loss_of)
+    buffers = [b.clone() for b in model.buffers()]
+    model.load_state_dict(state)
+    gradients(model, model, loss_of)
+    for a, b in zip(buffers, model.buffers(), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
+    model.double()
+    double = [x.double() if x.is_floating_point() else x for x in inputs]
+    exact = gradients(model, model, lambda f: functional.cross_entropy(f(*double), labels))
+    assert len(made) == len(eager) == len(exact)
+    total = sum(g.norm() ** 2 for g in exact) ** 0.5
+    for m, e, x in zip(made, eager, exact, strict=True):
+        eager_error = (e.double() - x).norm() / total
+        assert (m.double() - x).norm() / total <= 2 * eager_error + 1e-4
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.mixed, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, n, c = x.shape
+        parts = self.mixed(self.norm(x)).view(b, n, 3, self.heads, c // self.heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        y = functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(y.transpose(1, 2).reshape(b, n, c))
+        return x + self.down(functional.gelu(self.up(x)))
+
+
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(1000, 128)
+        self.layers = nn.Sequential(Attention(128, 4), Attention(128, 4))
+        self.head = nn.Linear(128, 10)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(self.words(ids)).mean(1))
+
+
+def test_training_a_transformer(compiled_whole: None) -> None:
+    ids = torch.randint(0, 1000, (8, 64), device="cuda")
+    check_training(Classifier(), [ids], torch.randint(0, 10, (8,), device="cuda"))
+
+
+def test_training_a_convolutional_network(compiled_whole: None) -> None:
+    net = nn.Sequential(
+        nn.Conv2d(3, 32, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.Conv2d(32, 32, 3, padding=1, groups=32, bias=False), nn.BatchNorm2d(32), nn.ReLU6(),
+        nn.Conv2d(32, 64, 1), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(64, 10),
+    )  # fmt: skip
+    images = torch.randn(16, 3, 64, 64, device="cuda")
+    check_training(net, [images], torch.randint(0, 10, (16,), device="cuda"))
+
+
+def test_dropout_draws_as_eager_does_and_its_gradient_has_the_same_mask() -> None:
+    layer = nn.Dropout(0.4)
+    x = torch.randn(512, 1024, device="cuda", requires_grad=True)
+    compiled = ingot.compile(lambda x: layer(x) * 2, options=STRICT)
+    for _ in range(2):
+        y = compiled(x)
+        (g,) = torch.autograd.grad(y.sum(), x)
+        torch.testing.assert_close(g != 0, y != 0)
+        assert 0.35 < (y == 0).float().mean().item() < 0.45
+
+
+def test_results_of_cuda_graphs_are_never_overwritten() -> None:
+    weight = torch.randn(256, 256, device="cuda")
+    compiled = ingot.compile(
+        lambda x: torch.relu(x @ weight) + 1, options=STRICT | {"cudagraphs": True}
+    )
+    inputs = [torch.randn(64, 256, device="cuda") for _ in range(8)]
+    with torch.no_grad():
+        results = [compiled(x) for x in inputs]
+        for x, y in zip(inputs, results, strict=True):
+            torch.testing.assert_close(y, torch.relu(x @ weight) + 1, rtol=1e-4, atol=1e-4)
+
+
+def test_other_streams() -> None:
+    compiled = ingot.compile(lambda x: (x * 2).softmax(-1), options=STRICT)
+    x = torch.randn(512, 4096, device="cuda")
+    want = (x * 2).softmax(-1)
+    compiled(x)
+    for _ in range(3):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            y = compiled(x)
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.testing.assert_close(y, want)
+
+
+def test_an_index_out_of_range_is_reported_and_the_process_goes_on() -> None:
+    table = torch.randn(16, 8, device="cuda")
+    compiled = ingot.compile(lambda i: table[i] * 2, options=STRICT)
+    good = torch.tensor([1, 2, 3], device="cuda")
+    compiled(good)
+    compiled(torch.tensor([1, 2, 99], device="cuda"))
+    torch.cuda.synchronize()
+    with pytest.raises(RuntimeError, match="index was out of range"):
+        compiled(good)
+    torch.testing.assert_close(compiled(good), table[good] * 2)
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_memory_that_runs_out(mode: str | None) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x.softmax(0).t().contiguous() * 3).softmax(0)
+
+    compiled = ingot.compile(function, mode=mode)
+    small = torch.randn(64, 64, device="cuda")
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(small), function(small))
+        gc.collect()
+        torch.cuda.empty_cache()
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(
+            (torch.cuda.memory_reserved() + (3 << 30)) / total
+        )
+        try:
+            large = torch.randn(1 << 14, 1 << 14, device="cuda")  # 1 GiB
+            for _ in range(3):
+                try:
+                    result = compiled(large)
+                except torch.cuda.OutOfMemoryError:
+                    continue
+                assert result.shape == large.shape
+                del result
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+
+        for _ in range(4):
+            torch.testing.assert_close(compiled(small), function(small))
+            torch.testing.assert_close(compiled(large), function(large))
