@@ -93,7 +93,8 @@ class Placer {
                 // A generated product finds each matrix of a batch by itself.
                 bool matrices =
                     p_.contracts[id] && (n.prim == Prim::Matmul || n.prim == Prim::PackedMatmul);
-                need_memory(n.operands[k], k == 1 && is_packed(n.prim), matrices);
+                need_memory(n.operands[k], k == 1 && is_packed(n.prim), matrices,
+                            n.prim == Prim::Matmul && !p_.contracts[id]);
             }
         }
         for (const Input& in : g_.inputs()) {
@@ -168,9 +169,9 @@ class Placer {
 
     static bool is_packed(Prim p) { return p == Prim::PackedMatmul || p == Prim::PackedConv; }
 
-    // `v` is read by a step outside: memory for it, or for what it is a strided view of. Panels are
-    // read by address: row-major.
-    void need_memory(ValueId v, bool row_major, bool matrices) {
+    // `v` is read by a step outside (`product`: the library's matmul): memory for it, or for what
+    // it is a strided view of. Panels are read by address: row-major.
+    void need_memory(ValueId v, bool row_major, bool matrices, bool product) {
         auto rank = static_cast<std::size_t>(g_.type(v).rank());
         auto view = strided_view(
             g_, v, [&](ValueId at) { return layouts_.output(at) >= 0; },
@@ -182,7 +183,26 @@ class Placer {
         // Nor can PyTorch's tensors step backwards, as a flip would.
         if (view && !std::ranges::all_of(view->strides, [](Expr s) { return s.range().lo >= 0; }))
             view.reset();
-        p_.needs_memory[view ? view->source : v] = true;
+        p_.needs_memory[view ? view->source : product ? nearest(v) : v] = true;
+    }
+
+    // What the library's product can read as a matrix although `v` is no view of its origin: a
+    // value on the way there. So a matrix and its transposed form share their memory.
+    ValueId nearest(ValueId v) const {
+        const std::size_t rank = static_cast<std::size_t>(g_.type(v).rank());
+        ValueId best = v;
+        if (rank < 2) return best;
+        for (const Node* n = g_.producer(v); n != nullptr && is_plain_view(*n);
+             n = g_.producer(n->operands[0])) {
+            const ValueId source = n->operands[0];
+            const auto view = strided_view(
+                g_, v, [&](ValueId at) { return at == source; },
+                [&](ValueId at) { return layouts_.strides(at); });
+            if (!view || view->source != source) break;
+            if (!view->strides[rank - 1].is(1) && !view->strides[rank - 2].is(1)) break;
+            best = source;
+        }
+        return best;
     }
 
     void visit(NodeId id) {

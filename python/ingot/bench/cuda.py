@@ -12,6 +12,7 @@ the relative error of the result (or of all gradients) against float64.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import time
@@ -160,6 +161,7 @@ def time_calls(call: Function, seconds: float = 0.3) -> tuple[float, float]:
 
 
 def measure(row: Row, call: Function, profile: int) -> None:
+    gc.collect()  # what the rival before has left
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     start = time.perf_counter()

@@ -32,6 +32,7 @@ class GpuNestEmitter {
           context_{b_, target},
           index_(b_),
           map_(map_to_gpu(kernel, nest, index_)) {
+        context_.quick_division = writes_narrow();
         launch_.symbol = std::move(symbol);
         launch_.points = extent_of(nest.loops);
         launch_.threads = map_.threads;
@@ -84,6 +85,17 @@ class GpuNestEmitter {
 
   private:
     llvm::ConstantInt* number(std::uint64_t n) { return b_.getInt64(n); }
+
+    // Whether all that the nest writes are numbers with fewer bits than fp32, which hide 2 ulp.
+    bool writes_narrow() const {
+        for (const Phase& p : nest_.phases)
+            for (const Store& s : p.stores) {
+                const KernelBuffer& to = kernel_.buffers[static_cast<std::size_t>(s.buffer)];
+                if (to.scope != BufferScope::Argument) continue;
+                if (!is_float(to.dtype) || bytes(to.dtype) > 2) return false;
+            }
+        return true;
+    }
 
     void make_function() {
         llvm::LLVMContext& c = module_.getContext();

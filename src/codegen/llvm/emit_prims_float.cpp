@@ -7,6 +7,7 @@
 
 #include "codegen/llvm/emit_prims.h"
 #include "codegen/llvm/math.h"
+#include "codegen/llvm/math_ops.h"
 
 namespace ingot::codegen {
 
@@ -148,6 +149,11 @@ class FloatPrims {
         return emit_math(m, fn, operands);
     }
 
+    IrValue quick_div(IrValue x, IrValue y) {
+        MathContext m{b, c_.target};
+        return MathOps(m, type_).quick_div(x, y);
+    }
+
     IrValue special() {
         std::vector<IrValue> operands = x_;
         if (call_.prim == Prim::Polygamma)
@@ -252,7 +258,7 @@ class FloatPrims {
             case Prim::Mul:
                 return b.CreateFMul(x, y);
             case Prim::Div:
-                return b.CreateFDiv(x, y);
+                return c_.quick_division ? quick_div(x, y) : b.CreateFDiv(x, y);
             case Prim::TruncDiv:
                 return trunc(b.CreateFDiv(x, y));
             case Prim::FloorDiv:

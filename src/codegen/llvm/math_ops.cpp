@@ -1,6 +1,8 @@
 // The parts of MathOps that are more than one instruction.
 #include "codegen/llvm/math_ops.h"
 
+#include <llvm/IR/InlineAsm.h>
+#include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/IntrinsicsX86.h>
 
 namespace ingot::codegen {
@@ -25,7 +27,34 @@ llvm::Intrinsic::ID scalef_intrinsic(const MathOps& ops) {
     }
 }
 
+/// `f` of each lane of the operands.
+template <class F, class... Values>
+Value lane_by_lane(MathOps& m, const F& f, Values... operands) {
+    if (m.lanes() == 0) return f(operands...);
+    Value result = llvm::PoisonValue::get(m.type());
+    for (unsigned k = 0; k < m.lanes(); ++k)
+        result = m.b.CreateInsertElement(result, f(m.b.CreateExtractElement(operands, k)...), k);
+    return result;
+}
+
 }  // namespace
+
+Value MathOps::quick_div(Value x, Value y) {
+    if (!target.is_gpu() || !is_f32()) return div(x, y);
+    auto* type = llvm::FunctionType::get(element(), {element(), element()}, false);
+    auto* code = llvm::InlineAsm::get(type, "div.full.f32 $0, $1, $2;", "=f,f,f", false);
+    return lane_by_lane(
+        *this, [&](Value a, Value c) -> Value { return b.CreateCall(type, code, {a, c}); }, x, y);
+}
+
+Value MathOps::exp2_of_gpu(Value x) {
+    return lane_by_lane(
+        *this,
+        [&](Value a) -> Value {
+            return b.CreateIntrinsic(llvm::Intrinsic::nvvm_ex2_approx_ftz_f, {}, {a});
+        },
+        x);
+}
 
 Value MathOps::scale(Value y, Value n) {
     const llvm::Intrinsic::ID scalef = scalef_intrinsic(*this);

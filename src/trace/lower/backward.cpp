@@ -307,6 +307,40 @@ void lower_mish_backward(Call& call) {
     });
 }
 
+/// Zeros around the gradient of a part: one dim's first element is `start`, `after` follow the
+/// part.
+void give_part_of_zeros(Call& call, ValueId part, std::size_t dim, const c10::SymInt& start,
+                        const c10::SymInt& after) {
+    const at::Tensor grad = call.tensor("grad_output");
+    const SymInts sizes = call.sizes("input_sizes");
+    SymInts low(sizes.size(), 0), high(sizes.size(), 0);
+    low[dim] = start;
+    high[dim] = after;
+    const Scalar zero = cast_scalar(0, to_dtype(grad.scalar_type()));
+    call.give(call.emit().pad(part, low, high, zero), contiguous(sizes), grad.device());
+}
+void lower_select_backward(Call& call) {
+    const SymInts sizes = call.sizes("input_sizes");
+    const auto rank = static_cast<std::int64_t>(sizes.size());
+    const std::int64_t dim = wrap_dim(call.integer("dim"), rank);
+    const c10::SymInt size = sizes[static_cast<std::size_t>(dim)];
+    c10::SymInt index = call.size("index");
+    if (index < 0) index += size;
+    const ValueId part = call.emit().unsqueeze(call.read(call.tensor("grad_output")), dim);
+    give_part_of_zeros(call, part, static_cast<std::size_t>(dim), index, size - index - 1);
+}
+void lower_slice_backward(Call& call) {
+    if (call.size("step") != 1) throw NotSupported("a slice with a step, backwards");
+    const SymInts sizes = call.sizes("input_sizes");
+    const auto dim = static_cast<std::size_t>(
+        wrap_dim(call.integer("dim"), static_cast<std::int64_t>(sizes.size())));
+    c10::SymInt start = call.size("start");
+    if (start < 0) start += sizes[dim];
+    start = start.max(0).min(sizes[dim]);
+    const at::Tensor grad = call.tensor("grad_output");
+    give_part_of_zeros(call, call.read(grad), dim, start, sizes[dim] - start - grad.sym_size(dim));
+}
+
 }  // namespace
 
 std::span<const LoweringEntry> backward_lowerings() {
@@ -319,6 +353,8 @@ std::span<const LoweringEntry> backward_lowerings() {
         {"cudnn_batch_norm_backward", lower_batch_norm_backward},
         {"nll_loss_backward", lower_nll_backward},
         {"nll_loss2d_backward", lower_nll_backward},
+        {"select_backward", lower_select_backward},
+        {"slice_backward", lower_slice_backward},
         {"mse_loss_backward", lower_mse_backward},
         {"smooth_l1_loss_backward", lower_smooth_l1_backward},
         {"huber_loss_backward", lower_huber_backward},
