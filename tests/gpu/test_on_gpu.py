@@ -1,6 +1,6 @@
 """Programs carried out on a GPU: results, gradients, CUDA graphs and what goes wrong.
 
-Skipped where PyTorch has no GPU; test_recorded.py and test_faults.py need none.
+Skipped where PyTorch has no GPU; test_recorded.py and test_gpu_faults.py need none.
 """
 
 from __future__ import annotations
