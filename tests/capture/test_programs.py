@@ -39,6 +39,7 @@ WRONG_UNDER_DYNAMO = {
     "gradients.straight_through": "an assertion fails in the middle",
     "modules.forward_hooks": "a hook that is added later is not seen",
     "modules.lazy_layers": "random numbers are drawn twice",
+    "outside.classes_registered_with_an_abstract_base_class_later": "a registration is not seen",
     "outside.counters_and_deques": "a Counter from outside counts wrong",
     "outside.devices_and_numbers_with_classes": "an internal error",
     "outside.numbers_of_numpy_are_values": "a NumPy scalar comes back as an array",

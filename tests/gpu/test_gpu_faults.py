@@ -85,6 +85,5 @@ def test_the_driver_compiles_where_nvjitlink_is_missing(
     drivers: dict[str, pathlib.Path], tmp_path: pathlib.Path
 ) -> None:
     log = tmp_path / "log"
-    said = outcome(drivers["whole"], FAKE_LOG=str(log))
-    assert "PyTorch was built without CUDA" in said  # kernels were made before
+    assert outcome(drivers["whole"], FAKE_LOG=str(log)) == "compiled"
     assert log.read_text().count("compiled") >= 1
