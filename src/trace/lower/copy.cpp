@@ -98,6 +98,7 @@ void lower_native_dropout_backward(Call& call) {
     at::Tensor grad = call.tensor("grad_output"), mask = call.tensor("mask");
     Emitter& e = call.emit();
     const DType type = to_dtype(grad.scalar_type());
+    if (!is_float(type)) throw NotSupported("dropout's gradient of a type that is no float");
     const ValueId g = e.widen(call.read(grad)), kept = e.convert(call.read(mask), e.dtype(g));
     const ValueId product = e.mul(e.mul(g, kept), e.number(g, call.real("scale")));
     call.give(e.convert(product, type), preserved_strides(layout_of(grad)), grad.device());
