@@ -5,6 +5,8 @@
 
 #include <unordered_map>
 
+#include "trace/tensors.h"
+
 namespace py = pybind11;
 
 namespace ingot::capture {
@@ -42,8 +44,10 @@ class LogWriter {
             std::string name = schema.name();
             if (!schema.overload_name().empty()) name += "." + schema.overload_name();
             py::list arguments, results;
-            for (const c10::IValue& v : call.arguments) arguments.append(argument(v));
-            for (const c10::IValue& v : call.results) results.append(result(v));
+            for (const c10::IValue& v : call.arguments)
+                arguments.append(data(v, [this](const at::Tensor& t) { return tensor(t); }));
+            for (const c10::IValue& v : call.results)
+                results.append(data(v, [this](const at::Tensor& t) { return result(t); }));
             calls_.append(py::make_tuple(name, arguments, results));
         }
         switch_to(grad_mode);
@@ -63,21 +67,16 @@ class LogWriter {
     }
 
   private:
-    py::object argument(const c10::IValue& v) {
-        if (v.isTensor()) return tensor(v.toTensor());
-        if (!v.isList()) return torch::jit::toPyObject(v);
-        py::list list;
-        for (const c10::IValue& element : v.toListRef()) list.append(argument(element));
-        return list;
+    py::object result(const at::Tensor& t) {
+        return t.defined() ? py::cast(Value{number(t)}) : py::none();
     }
-    py::object result(const c10::IValue& v) {
-        if (v.isTensor()) {
-            if (!v.toTensor().defined()) return py::none();
-            return py::cast(Value{number(v.toTensor())});
-        }
+    /// A boxed value as Python data, its tensors by `write`.
+    template <class Write>
+    py::object data(const c10::IValue& v, Write&& write) {
+        if (v.isTensor()) return write(v.toTensor());
         if (!v.isList()) return torch::jit::toPyObject(v);
         py::list list;
-        for (const c10::IValue& element : v.toListRef()) list.append(result(element));
+        for (const c10::IValue& element : v.toListRef()) list.append(data(element, write));
         return list;
     }
 
@@ -112,10 +111,8 @@ std::shared_ptr<Backend> Backend::make(PyObject* compile, const LogParts& parts,
 std::vector<at::Tensor> Backend::call(std::span<c10::TensorImpl* const> inputs) const {
     const py::gil_scoped_acquire lock;
     py::tuple arguments(inputs.size());
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-        using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-        arguments[i] = py::cast(at::Tensor(Pointer::reclaim_copy(inputs[i])));
-    }
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+        arguments[i] = py::cast(trace::borrow(inputs[i]));
     const py::sequence results = run_(*arguments);
     if (results.size() != outputs_) {
         PyErr_Format(PyExc_ValueError, "a backend's program returned %zu values instead of %zu",

@@ -13,6 +13,7 @@
 #include "capture/perform.h"
 #include "capture/recording.h"
 #include "trace/replay.h"
+#include "trace/tensors.h"
 
 namespace ingot::capture {
 namespace {
@@ -29,26 +30,19 @@ PyObject* python_object(const at::Tensor& t) {
     return t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
 }
 
-void collect(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
-    if (value.isTensor()) {
-        if (value.toTensor().defined()) tensors.push_back(value.toTensor());
-    } else if (value.isTensorList() || value.isOptionalTensorList()) {
-        for (const c10::IValue& e : value.toListRef()) collect(e, tensors);
-    }
-}
-
 /// The promises among the log's results that Python still holds. The log holds every result, so
 /// PyTorch keeps one reference to its Python object, if there is one.
 std::vector<at::Tensor> live_promises(std::span<const trace::LoggedCall> log) {
-    std::vector<at::Tensor> live, all;
+    std::vector<at::Tensor> live;
     std::unordered_set<c10::TensorImpl*> seen;
-    for (const trace::LoggedCall& call : log)
-        for (const c10::IValue& r : call.results) collect(r, all);
-    for (const at::Tensor& t : all) {
-        if (!trace::is_promise(t) || !seen.insert(t.unsafeGetTensorImpl()).second) continue;
+    const auto look = [&](const at::Tensor& t) {
+        if (!t.defined() || !trace::is_promise(t) || !seen.insert(t.unsafeGetTensorImpl()).second)
+            return;
         PyObject* object = python_object(t);
         if (object != nullptr && Py_REFCNT(object) > 1) live.push_back(t);
-    }
+    };
+    for (const trace::LoggedCall& call : log)
+        for (const c10::IValue& r : call.results) trace::for_each_tensor(r, look);
     return live;
 }
 
@@ -88,8 +82,7 @@ struct Transcript {
             for (const trace::InputSource& s : inputs)
                 if (s.captured.defined()) replay.bind(s.promise, s.captured);
             at::AutoGradMode grad(true);  // each call knows whether it was on
-            for (const trace::LoggedCall& call : log) replay.run(call);
-            for (const at::Tensor& p : promises) reals.push_back(replay.tensor(p));
+            reals = replay.run(log, promises);
         }
         fulfil_all(promises, std::move(reals));
     }

@@ -3,6 +3,8 @@
 
 #include <torch/csrc/autograd/variable.h>
 
+#include "trace/tensors.h"
+
 namespace ingot::capture {
 namespace {
 
@@ -25,8 +27,7 @@ std::unique_ptr<c10::AutogradMetaInterface>& autograd_meta_of(c10::TensorImpl& t
 
 bool is_leaf(const c10::TensorImpl& tensor) {
     if (!tensor.requires_grad()) return true;
-    using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-    return at::Tensor(Pointer::reclaim_copy(const_cast<c10::TensorImpl*>(&tensor))).is_leaf();
+    return trace::borrow(const_cast<c10::TensorImpl*>(&tensor)).is_leaf();
 }
 
 void Histories::cut(const at::Tensor& tensor) {

@@ -7,6 +7,7 @@
 #include "bindings/errors.h"
 #include "bindings/lock.h"
 #include "capture/perform.h"
+#include "trace/tensors.h"
 
 namespace ingot::capture {
 namespace {
@@ -35,9 +36,7 @@ ReplayStatus compute(const Segment& segment, const Values& values,
     } else {
         // Other threads may replace parameters meanwhile.
         c10::SmallVector<at::Tensor, 32> held;
-        for (c10::TensorImpl* impl : inputs)
-            held.emplace_back(
-                c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+        for (c10::TensorImpl* impl : inputs) held.push_back(trace::borrow(impl));
         const std::shared_ptr<SegmentProgram> program = segment.program;
         WithoutLock unlocked;
         status = program->call(inputs, outputs);

@@ -12,6 +12,7 @@
 #include "passes/facts.h"
 #include "trace/autograd.h"
 #include "trace/replay.h"
+#include "trace/tensors.h"
 
 namespace ingot::capture {
 namespace {
@@ -39,19 +40,14 @@ class LogCleaner {
 
   private:
     c10::IValue cleaned(const c10::IValue& v) {
-        if (v.isTensor()) {
-            const at::Tensor t = v.toTensor();
-            if (!t.defined()) return v;
+        return trace::map_tensors(v, [this](const at::Tensor& t) {
+            if (!t.defined()) return t;
             const auto found = replaced_.find(t.unsafeGetTensorImpl());
             if (found != replaced_.end()) return found->second;
             if (trace::is_promise(t) && !inputs_.contains(t.unsafeGetTensorImpl()))
                 autograd_meta_of(*t.unsafeGetTensorImpl()).reset();
-            return v;
-        }
-        if (!v.isTensorList() && !v.isOptionalTensorList()) return v;
-        auto list = v.toList().copy();
-        for (std::size_t i = 0; i < list.size(); ++i) list.set(i, cleaned(list.get(i)));
-        return list;
+            return t;
+        });
     }
     std::unordered_map<c10::TensorImpl*, at::Tensor> replaced_;
     std::unordered_set<c10::TensorImpl*> inputs_;
@@ -63,6 +59,12 @@ void refuse_own_writes(const trace::Recording& recording) {
         if (o.writes_input >= 0 &&
             recording.inputs[static_cast<std::size_t>(o.writes_input)].captured.defined())
             throw NotSupported("a write to a tensor that the program found by itself");
+}
+
+void refuse_new_leaves(std::span<const at::Tensor> outputs) {
+    for (const at::Tensor& t : outputs)
+        if (t.requires_grad() && t.is_leaf())
+            throw NotSupported("a leaf that needs a gradient is made");
 }
 
 }  // namespace
@@ -79,11 +81,8 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
         made->inputs_need_.push_back(t.requires_grad());
         made->gradients_ = made->gradients_ || (made->checks_ && t.requires_grad());
     }
-    for (const at::Tensor& t : outputs) {
-        made->outputs_need_.push_back(t.requires_grad());
-        if (t.requires_grad() && t.is_leaf())
-            throw NotSupported("a leaf that needs a gradient is made");
-    }
+    made->expect(outputs);
+    refuse_new_leaves(outputs);
     auto compiler = bindings::Compilers::instance().get(settings.compiler);
     LogCleaner cleaner(promises, outputs);
     if (recorder.needs_backward(outputs)) {
@@ -118,16 +117,12 @@ struct SegmentProgram::Log {
     std::vector<at::Tensor> promises, outputs;
 
     std::vector<at::Tensor> run(std::span<c10::TensorImpl* const> inputs) const {
-        using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
         at::AutoGradMode grad(true);  // each recorded call knows whether it was on
         trace::Replay replay;
         for (const trace::InputSource& s : found) replay.bind(s.promise, s.captured);
         for (std::size_t i = 0; i < inputs.size(); ++i)
-            replay.bind(promises[i], at::Tensor(Pointer::reclaim_copy(inputs[i])));
-        for (const trace::LoggedCall& call : calls) replay.run(call);
-        std::vector<at::Tensor> results;
-        for (const at::Tensor& t : outputs) results.push_back(replay.tensor(t));
-        return results;
+            replay.bind(promises[i], trace::borrow(inputs[i]));
+        return replay.run(calls, outputs);
     }
 };
 
@@ -136,11 +131,8 @@ std::shared_ptr<SegmentProgram> SegmentProgram::of_log(std::vector<trace::Logged
                                                        std::span<const at::Tensor> promises,
                                                        std::span<const at::Tensor> outputs) {
     auto made = std::make_shared<SegmentProgram>();
-    for (const at::Tensor& t : outputs) {
-        made->outputs_need_.push_back(t.requires_grad());
-        if (t.requires_grad() && t.is_leaf())
-            throw NotSupported("a leaf that needs a gradient is made");
-    }
+    made->expect(outputs);
+    refuse_new_leaves(outputs);
     auto log = std::make_shared<Log>();
     LogCleaner cleaner(promises, outputs);
     log->calls = std::move(calls);
@@ -160,7 +152,7 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile_by(PyObject* backend, co
                                                            bool grad_mode) {
     if (parts.log.empty()) return nullptr;
     auto made = std::make_shared<SegmentProgram>();
-    for (const at::Tensor& t : parts.outputs) made->outputs_need_.push_back(t.requires_grad());
+    made->expect(parts.outputs);
     made->backend_ = Backend::make(backend, parts, grad_mode);
     return made;
 }
@@ -172,6 +164,10 @@ bool SegmentProgram::needs_as_recorded(std::span<c10::TensorImpl* const> inputs)
     return true;
 }
 
+void SegmentProgram::expect(std::span<const at::Tensor> outputs) {
+    for (const at::Tensor& t : outputs) outputs_need_.push_back(t.requires_grad());
+}
+
 /// Views of inputs that need a gradient need one as well, unless the program detached them.
 void SegmentProgram::settle(std::vector<at::Tensor>& outputs) const {
     for (std::size_t i = 0; i < outputs.size(); ++i)
@@ -181,13 +177,8 @@ void SegmentProgram::settle(std::vector<at::Tensor>& outputs) const {
 
 trace::CallStatus SegmentProgram::call(std::span<c10::TensorImpl* const> inputs,
                                        std::vector<at::Tensor>& outputs) {
-    if (backend_) {
-        outputs = backend_->call(inputs);
-        settle(outputs);
-        return trace::CallStatus::Done;
-    }
-    if (log_) {
-        outputs = log_->run(inputs);
+    if (backend_ || log_) {
+        outputs = backend_ ? backend_->call(inputs) : log_->run(inputs);
         settle(outputs);
         return trace::CallStatus::Done;
     }

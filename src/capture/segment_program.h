@@ -61,6 +61,8 @@ class SegmentProgram {
   private:
     struct Log;
     bool needs_as_recorded(std::span<c10::TensorImpl* const> inputs) const;
+    /// Which of the recording's results need a gradient.
+    void expect(std::span<const at::Tensor> outputs);
     void settle(std::vector<at::Tensor>& outputs) const;
 
     std::shared_ptr<trace::CompiledFunction> plain_;

@@ -4,6 +4,8 @@
 #pragma once
 #include <exception>
 #include <functional>
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,6 +52,26 @@ class LaunchText {
     const Kernel& kernel_;
     ExprPool& pool_;
 };
+
+/// Gives jobs the code that this process has: `loaded` is by key. The caller holds what guards it.
+template <typename Job, typename Loaded>
+int take_loaded(std::vector<Job>& jobs,
+                const std::map<std::string, std::weak_ptr<const Loaded>>& loaded) {
+    int taken = 0;
+    for (Job& job : jobs)
+        if (const auto found = loaded.find(job.key); found != loaded.end())
+            if ((job.loaded = found->second.lock())) ++taken;
+    return taken;
+}
+
+/// The jobs that have no code yet.
+template <typename Job>
+std::vector<KernelJob*> missing_code(std::vector<Job>& jobs) {
+    std::vector<KernelJob*> missing;
+    for (Job& job : jobs)
+        if (!job.loaded) missing.push_back(&job);
+    return missing;
+}
 
 /// Calls `compile` for each job on up to `threads` threads, the longest text first so that none of
 /// those is left for the end. It must not throw but set the job's error, which ends the rest and is

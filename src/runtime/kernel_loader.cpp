@@ -75,16 +75,6 @@ void KernelLoader::compile_one(Job& job) {
     }
 }
 
-void KernelLoader::take_from_process(std::vector<Job>& jobs, CompileReport& report) {
-    std::lock_guard lock(mutex_);
-    for (Job& job : jobs) {
-        const auto found = loaded_.find(job.key);
-        if (found == loaded_.end()) continue;
-        job.loaded = found->second.lock();
-        if (job.loaded) ++report.from_process;
-    }
-}
-
 void KernelLoader::take_from_disk(std::vector<Job>& jobs, const std::string& pack_key,
                                   CompileReport& report) {
     const std::optional<CachedBytes> stored = cache_.load(pack_key);
@@ -160,16 +150,13 @@ std::vector<KernelLaunches> KernelLoader::load(const Plan& plan, int threads,
                                                std::vector<std::shared_ptr<const void>>& code) {
     std::vector<Job> jobs(plan.kernels.size());
     const std::string pack_key = set_keys(pointers(jobs), plan, kVersion, jit_.cache_key());
-    take_from_process(jobs, report);
-    const auto missing = [&] {
-        return std::ranges::count_if(jobs, [](const Job& j) { return !j.loaded; });
-    };
-    if (missing() != 0 && cache_.enabled()) take_from_disk(jobs, pack_key, report);
-    const auto count = missing();
-    if (count != 0) {
-        std::vector<KernelJob*> todo;
-        for (Job& job : jobs)
-            if (!job.loaded) todo.push_back(&job);
+    {
+        std::lock_guard lock(mutex_);
+        report.from_process += take_loaded(jobs, loaded_);
+    }
+    if (cache_.enabled() && !missing_code(jobs).empty()) take_from_disk(jobs, pack_key, report);
+    if (std::vector<KernelJob*> todo = missing_code(jobs); !todo.empty()) {
+        const auto count = todo.size();
         compile_on_threads(std::move(todo), threads, interrupted,
                            [this](KernelJob& job) { compile_one(static_cast<Job&>(job)); });
         report.compiled = static_cast<int>(count);

@@ -38,7 +38,6 @@ class KernelLoader {
 
   private:
     struct Job;
-    void take_from_process(std::vector<Job>& jobs, CompileReport& report);
     void take_from_disk(std::vector<Job>& jobs, const std::string& pack_key, CompileReport& report);
     void compile_one(Job& job);
     void store(const std::vector<Job>& jobs, const std::string& pack_key);

@@ -5,13 +5,9 @@
 #include <c10/util/SmallVector.h>
 
 #include "trace/compiled_function.h"
+#include "trace/tensors.h"
 
 namespace ingot::trace {
-
-inline at::Tensor borrow(c10::TensorImpl* impl) {
-    return at::Tensor(
-        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
-}
 
 /// Where the elements begin. Does not make lazily cloned storages real, as writing must.
 inline void* data_of(const c10::TensorImpl& t, bool write) {

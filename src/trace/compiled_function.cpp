@@ -535,10 +535,7 @@ std::vector<at::Tensor> CompiledFunction::replay(std::span<c10::TensorImpl* cons
     });
     for (std::size_t g = 0; g < input_promises_.size(); ++g)
         replay.bind(input_promises_[g], borrow(graph_input(inputs, g)));
-    for (const LoggedCall& call : log_) replay.run(call);
-    std::vector<at::Tensor> outputs;
-    for (const at::Tensor& promise : output_promises_) outputs.push_back(replay.tensor(promise));
-    return outputs;
+    return replay.run(log_, output_promises_);
 }
 
 void CompiledFunction::release_memory() {

@@ -17,6 +17,7 @@
 #include "trace/dtypes.h"
 #include "trace/extern_host.h"
 #include "trace/output_tensor.h"
+#include "trace/tensors.h"
 #include "trace/torch_compat.h"
 
 namespace ingot::trace {
@@ -27,11 +28,6 @@ constexpr std::size_t kKeptBetweenSteps = std::size_t{16} << 20;
 
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
-
-at::Tensor borrow(c10::TensorImpl* impl) {
-    return at::Tensor(
-        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
-}
 
 /// Which inputs' old contents reach a result or the backward, not only what is written back.
 std::vector<bool> contents_that_matter(const JointRecording& joint) {

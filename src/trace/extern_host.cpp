@@ -6,6 +6,7 @@
 #include "trace/dtypes.h"
 #include "trace/gpu.h"
 #include "trace/replay.h"
+#include "trace/tensors.h"
 #include "trace/vendor.h"
 
 namespace ingot::trace {
@@ -131,7 +132,8 @@ class RecordedCall final : public TorchCall {
         torch::jit::Stack stack = arguments(operands);
         callee_.op.callBoxed(stack);
         std::vector<at::Tensor> returned;
-        for (const c10::IValue& v : stack) flatten(v, returned);
+        for (const c10::IValue& v : stack)
+            for_each_tensor(v, [&](const at::Tensor& t) { returned.push_back(t); });
         std::vector<at::Tensor> results;
         for (const ExternCallee::Result& r : callee_.results)
             results.push_back(r.operand ? operands.at(r.index) : returned.at(r.index));
@@ -169,16 +171,6 @@ class RecordedCall final : public TorchCall {
             }
         }
         return stack;
-    }
-
-    static void flatten(const c10::IValue& v, std::vector<at::Tensor>& into) {
-        if (v.isTensor()) {
-            into.push_back(v.toTensor());
-        } else if (v.isList()) {
-            for (const c10::IValue& element : v.toListRef()) flatten(element, into);
-        } else if (v.isTuple()) {
-            for (const c10::IValue& element : v.toTupleRef().elements()) flatten(element, into);
-        }
     }
 
     std::shared_ptr<const std::vector<ExternCallee>> table_;

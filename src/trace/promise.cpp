@@ -5,6 +5,7 @@
 
 #include "trace/mode.h"
 #include "trace/recorder_state.h"
+#include "trace/tensors.h"
 
 namespace ingot::trace {
 
@@ -79,11 +80,7 @@ c10::intrusive_ptr<c10::TensorImpl> Promise::copy_detached(Version&& version, bo
     if (RecorderState* recorder = topmost_recorder();
         recorder != nullptr && cell_ != nullptr && recorder == cell_->owner) {
         auto* self = const_cast<Promise*>(this);  // the log keeps it as it keeps any argument
-        recorder->log_copy(
-            at::Tensor(
-                c10::intrusive_ptr<TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(self)),
-            at::Tensor(c10::intrusive_ptr<TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
-                copy.get())));
+        recorder->log_copy(borrow(self), borrow(copy.get()));
     }
     return copy;
 }

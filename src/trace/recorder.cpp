@@ -8,6 +8,7 @@
 #include "trace/lower/call.h"
 #include "trace/mode.h"
 #include "trace/recorder_state.h"
+#include "trace/tensors.h"
 
 namespace ingot::trace {
 
@@ -71,22 +72,10 @@ void RecorderState::log_call(const c10::OperatorHandle& op, std::vector<c10::IVa
 }
 
 c10::IValue RecorderState::promised(const c10::IValue& value) const {
-    const auto found = [&](const at::Tensor& t) {
-        return t.defined() ? captured_.find(t.unsafeGetTensorImpl()) : captured_.end();
-    };
-    if (value.isTensor()) {
-        const auto it = found(value.toTensor());
-        return it == captured_.end() ? value : c10::IValue(it->second);
-    }
-    if (!value.isTensorList() && !value.isOptionalTensorList()) return value;
-    const auto elements = value.toListRef();
-    if (std::none_of(elements.begin(), elements.end(), [&](const c10::IValue& e) {
-            return e.isTensor() && found(e.toTensor()) != captured_.end();
-        }))
-        return value;
-    auto list = value.toList().copy();
-    for (std::size_t i = 0; i < list.size(); ++i) list.set(i, promised(list.get(i)));
-    return list;
+    return map_tensors(value, [&](const at::Tensor& t) {
+        const auto found = t.defined() ? captured_.find(t.unsafeGetTensorImpl()) : captured_.end();
+        return found == captured_.end() ? t : found->second;
+    });
 }
 
 /// A write of something that needs a gradient gives the written tensor a history. An outside one
@@ -106,13 +95,7 @@ void RecorderState::refuse_history(const c10::OperatorHandle& op,
     for (std::size_t i = 0; i < formal.size(); ++i) {
         // Statistics that an operator updates beside its work have no gradients.
         const bool written = is_written(formal[i]) && (i == 0 || formal[i].kwarg_only());
-        const c10::IValue& v = stack[below + i];
-        if (v.isTensor()) {
-            look(v.toTensor(), written);
-        } else if (v.isTensorList() || v.isOptionalTensorList()) {
-            for (const c10::IValue& e : v.toListRef())
-                if (e.isTensor()) look(e.toTensor(), written);
-        }
+        for_each_tensor(stack[below + i], [&](const at::Tensor& t) { look(t, written); });
     }
     if (outside && gradient) throw NotSupported("a tensor from outside gets a gradient's history");
 }

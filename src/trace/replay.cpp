@@ -5,6 +5,8 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
+#include "trace/tensors.h"
+
 namespace ingot::trace {
 
 c10::IValue with_numbers(const c10::IValue& value, const SymbolValues& numbers) {
@@ -37,15 +39,8 @@ at::Tensor Replay::tensor(const at::Tensor& promise) const {
 }
 
 c10::IValue Replay::real(const c10::IValue& value) const {
-    if (value.isTensor()) return tensor(value.toTensor());
-    if (!value.isList()) return with_numbers(value, numbers_);
-    const c10::IValue plain = with_numbers(value, numbers_);
-    auto list = plain.toList().copy();
-    for (std::size_t i = 0; i < list.size(); ++i) {
-        const c10::IValue element = list.get(i);
-        if (element.isTensor()) list.set(i, tensor(element.toTensor()));
-    }
-    return list;
+    return map_tensors(with_numbers(value, numbers_),
+                       [this](const at::Tensor& t) { return tensor(t); });
 }
 
 void Replay::bind_results(const c10::IValue& promised, const c10::IValue& real) {
@@ -67,6 +62,14 @@ void Replay::run(const LoggedCall& call) {
     call.op.callBoxed(stack);
     for (std::size_t i = 0; i < call.results.size() && i < stack.size(); ++i)
         bind_results(call.results[i], stack[i]);
+}
+
+std::vector<at::Tensor> Replay::run(std::span<const LoggedCall> log,
+                                    std::span<const at::Tensor> wanted) {
+    for (const LoggedCall& call : log) run(call);
+    std::vector<at::Tensor> results;
+    for (const at::Tensor& promise : wanted) results.push_back(tensor(promise));
+    return results;
 }
 
 }  // namespace ingot::trace

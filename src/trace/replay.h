@@ -25,6 +25,9 @@ class Replay {
     }
     /// Carries the call out. Exceptions are the operator's own.
     void run(const LoggedCall& call);
+    /// Carries all of them out; what stands for each of `wanted` then.
+    std::vector<at::Tensor> run(std::span<const LoggedCall> log,
+                                std::span<const at::Tensor> wanted);
     /// What stands for `promise` now; a tensor that was real while recording is itself.
     at::Tensor tensor(const at::Tensor& promise) const;
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import ingot
+from recording_backend import RecordingBackend
 
 
 @pytest.fixture(autouse=True)
@@ -14,29 +15,12 @@ def own_capture(monkeypatch):
     monkeypatch.setenv("INGOT_CAPTURE", "own")
 
 
-class Collect:
-    """A backend that keeps what it got and counts how often its programs run."""
-
-    def __init__(self):
-        self.graphs, self.examples, self.runs = [], [], 0
-
-    def __call__(self, gm, example_inputs):
-        self.graphs.append(gm)
-        self.examples.append(example_inputs)
-
-        def run(*inputs):
-            self.runs += 1
-            return gm(*inputs)
-
-        return run
-
-
 def targets(gm):
     return [str(n.target) for n in gm.graph.nodes if n.op == "call_function"]
 
 
 def test_a_backend_gets_the_graph_once_and_runs_at_each_call():
-    backend = Collect()
+    backend = RecordingBackend()
     compiled = ingot.compile(lambda x, y: (x @ y).relu() + 1, backend=backend)
     for call in range(3):
         x, y = torch.randn(2, 3), torch.randn(3, 4)
@@ -58,7 +42,7 @@ def test_breaks_give_several_graphs():
             return y * 2
         return y - 1
 
-    backend = Collect()
+    backend = RecordingBackend()
     compiled = ingot.compile(f, backend=backend)
     for x in (torch.ones(3), -torch.ones(3), torch.ones(3), -torch.ones(3)):
         torch.testing.assert_close(compiled(x), f(x))
@@ -72,7 +56,7 @@ def test_a_module_trains_through_a_backend():
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
     reference = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
     reference.load_state_dict(model.state_dict())
-    backend = Collect()
+    backend = RecordingBackend()
     compiled = ingot.compile(model, backend=backend)
     for _ in range(3):
         x = torch.randn(5, 3)

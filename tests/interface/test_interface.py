@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import ingot
+from recording_backend import RecordingBackend
 
 
 def f(x, y=1):
@@ -25,23 +26,6 @@ def breaks(x):
 def x():
     torch.manual_seed(0)
     return torch.randn(3, 4)
-
-
-class Counting:
-    """A backend that counts its graphs and keeps their tables."""
-
-    def __init__(self):
-        self.graphs, self.examples, self.calls = [], [], 0
-
-    def __call__(self, gm, example_inputs):
-        self.graphs.append(gm)
-        self.examples.append(example_inputs)
-
-        def run(*inputs):
-            self.calls += 1
-            return gm.forward(*inputs)
-
-        return run
 
 
 # The forms of compile.
@@ -123,7 +107,7 @@ def test_what_cannot_be_compiled_raises():
 
 
 def test_compiling_a_compiled_function_starts_from_the_original(x):
-    backend = Counting()
+    backend = RecordingBackend()
     torch.testing.assert_close(ingot.compile(ingot.compile(f), backend=backend)(x), f(x))
     assert len(backend.graphs) == 1
 
@@ -153,7 +137,7 @@ def test_a_wrapper_of_a_compiled_function_is_not_taken_for_it(x):
 
 def test_modules_of_pytorch_itself_are_compiled(x):
     for module in (torch.nn.Linear(4, 2), torch.nn.Sequential(torch.nn.Linear(4, 2))):
-        backend = Counting()
+        backend = RecordingBackend()
         compiled = ingot.compile(module.requires_grad_(False), backend=backend)
         torch.testing.assert_close(compiled(x), module(x))
         assert len(backend.graphs) == 1
@@ -163,11 +147,11 @@ def test_modules_of_pytorch_itself_are_compiled(x):
 
 
 def test_a_callable_backend_gets_a_graph_and_examples(x):
-    backend = Counting()
+    backend = RecordingBackend()
     compiled = ingot.compile(f, backend=backend)
     for _ in range(3):
         torch.testing.assert_close(compiled(x), f(x))
-    assert len(backend.graphs) == 1 and backend.calls == 3
+    assert len(backend.graphs) == 1 and backend.runs == 3
     gm = backend.graphs[0]
     assert isinstance(gm, torch.fx.GraphModule)
     assert all(isinstance(value, torch.Tensor) for value in backend.examples[0])
@@ -183,7 +167,7 @@ def test_backends_built_in(x, name):
 
 
 def test_registering_and_looking_up(x):
-    made = Counting()
+    made = RecordingBackend()
 
     @ingot.register_backend(name="interface_test", tags=("experimental",))
     def mine(gm, example_inputs):
@@ -285,7 +269,7 @@ def test_disable(x):
 
 
 def test_disable_on_a_compiled_function_and_a_method(x):
-    backend = Counting()
+    backend = RecordingBackend()
 
     class Thing:
         @ingot.disable
@@ -339,7 +323,7 @@ def test_allow_in_graph(x):
 
 
 def test_reset_compiles_anew(x):
-    backend = Counting()
+    backend = RecordingBackend()
     compiled = ingot.compile(f, backend=backend)
     compiled(x)
     compiled(x)
@@ -352,7 +336,7 @@ def test_reset_compiles_anew(x):
 
 
 def test_force_eager_in_its_three_forms(x):
-    backend = Counting()
+    backend = RecordingBackend()
     compiled = ingot.compile(f, backend=backend)
     with ingot.set_stance("force_eager"):
         torch.testing.assert_close(compiled(x), f(x))
@@ -371,14 +355,14 @@ def test_force_eager_in_its_three_forms(x):
 
 
 def test_stances_for_what_is_not_compiled(x):
-    backend = Counting()
+    backend = RecordingBackend()
     compiled = ingot.compile(f, backend=backend, dynamic=False)
     compiled(x)
     other = torch.randn(5, 2)
     with ingot.set_stance("eager_on_recompile"):
         torch.testing.assert_close(compiled(other), f(other))
         compiled(x)
-    assert len(backend.graphs) == 1 and backend.calls == 2
+    assert len(backend.graphs) == 1 and backend.runs == 2
     with ingot.set_stance("fail_on_recompile"):
         torch.testing.assert_close(compiled(x), f(x))
         with pytest.raises(RuntimeError, match="fail_on_recompile"):
@@ -388,7 +372,7 @@ def test_stances_for_what_is_not_compiled(x):
 
 
 def test_eager_then_compile_and_forced_backends(x):
-    backend, forced = Counting(), Counting()
+    backend, forced = RecordingBackend(), RecordingBackend()
     compiled = ingot.compile(f, backend=backend)
     with ingot.set_stance("eager_then_compile"):
         compiled(x)
@@ -397,7 +381,7 @@ def test_eager_then_compile_and_forced_backends(x):
         assert len(backend.graphs) == 1
     with ingot.set_stance("default", force_backend=forced):
         torch.testing.assert_close(compiled(x), f(x))
-    assert len(forced.graphs) == 1 and backend.calls == 1
+    assert len(forced.graphs) == 1 and backend.runs == 1
 
 
 def test_errors_of_stances():
@@ -418,7 +402,7 @@ def test_marks_and_the_number_of_graphs():
         (None, ingot.mark_dynamic, 1),
         (None, ingot.maybe_mark_dynamic, 1),
     ):
-        backend = Counting()
+        backend = RecordingBackend()
         compiled = ingot.compile(f, dynamic=dynamic, backend=backend)
         for rows in (3, 5, 8):
             x = torch.randn(rows, 4)
@@ -442,7 +426,7 @@ def test_marks_are_pytorchs():
 
 
 def test_recompile_limit():
-    backend = Counting()
+    backend = RecordingBackend()
     compiled = ingot.compile(f, dynamic=False, recompile_limit=2, backend=backend)
     for rows in (2, 3, 4, 5):
         x = torch.randn(rows, 4)

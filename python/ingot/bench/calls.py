@@ -32,9 +32,7 @@ def add_one() -> tuple[Callable, tuple, dict]:
 
 def narrow_bert() -> tuple[Callable, tuple, dict]:
     """A 12-layer BERT of width 16 on 4 tokens: all of it is overhead."""
-    models.import_torchvision()  # transformers imports it where it is installed
-    import transformers
-
+    transformers = models.import_transformers()
     config = transformers.BertConfig(
         hidden_size=16, num_hidden_layers=12, num_attention_heads=2, intermediate_size=32
     )

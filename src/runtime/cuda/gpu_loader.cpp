@@ -129,18 +129,11 @@ std::vector<KernelLaunches> GpuLoader::load(const Plan& plan, int threads,
     const std::string pack_key = set_keys(pointers(jobs), plan, kVersion, target);
     {
         std::lock_guard lock(mutex_);
-        for (Job& job : jobs)
-            if (auto found = loaded_.find(job.key); found != loaded_.end())
-                if ((job.loaded = found->second.lock())) ++report.from_process;
+        report.from_process += take_loaded(jobs, loaded_);
     }
-    const auto missing = [&] {
-        return std::ranges::count_if(jobs, [](const Job& j) { return !j.loaded; });
-    };
-    if (missing() != 0 && cache_.enabled()) take_from_disk(jobs, pack_key, report);
-    if (const auto count = missing(); count != 0) {
-        std::vector<KernelJob*> todo;
-        for (Job& job : jobs)
-            if (!job.loaded) todo.push_back(&job);
+    if (cache_.enabled() && !missing_code(jobs).empty()) take_from_disk(jobs, pack_key, report);
+    if (std::vector<KernelJob*> todo = missing_code(jobs); !todo.empty()) {
+        const auto count = todo.size();
         compile_on_threads(std::move(todo), threads, interrupted,
                            [this](KernelJob& job) { compile_one(static_cast<Job&>(job)); });
         report.compiled = static_cast<int>(count);
