@@ -24,18 +24,22 @@ bool should_pack(const ContractionPlan& plan, const Contraction& c) {
 
 std::int64_t choose_block(const ContractionPlan& plan, const TargetInfo& target, int rows,
                           int element_bytes) {
-    // Half of the second cache for A, the rest for B's panel and the results.
+    // Half of the second cache for A, the rest for B's panel and the results. Where B's panel must
+    // be brought into order anew for each block, blocks are few instead: A then comes from the
+    // third cache, a few bytes for every cycle of FMAs, and B is read once or twice.
+    const bool packs_b = plan.b.form != OperandForm::Panels;
     const std::int64_t k =
         std::max<std::int64_t>(1, or_default(plan.k, 1024) / (plan.pairs ? 2 : 1));
-    const std::int64_t fits = static_cast<std::int64_t>(target.l2_bytes) / 2 / (k * element_bytes);
+    const std::int64_t room = static_cast<std::int64_t>(target.l2_bytes) * (packs_b ? 8 : 1) / 2;
+    const std::int64_t fits = room / (k * element_bytes);
     const std::int64_t m = std::max<std::int64_t>(1, or_default(plan.m, 4096));
     // Enough items for every core to get an even share.
     const std::int64_t others = std::max<std::int64_t>(
         1, or_default(ceil_div(plan.n, plan.tile.columns()), 16) * or_default(plan.batch, 1));
     const std::int64_t wanted =
         std::max<std::int64_t>(1, (8 * std::int64_t{target.cores} + others - 1) / others);
-    const std::int64_t block =
-        std::clamp<std::int64_t>(std::min(fits, (m + wanted - 1) / wanted), rows, 1024);
+    const std::int64_t block = std::clamp<std::int64_t>(std::min(fits, (m + wanted - 1) / wanted),
+                                                        rows, packs_b ? 2048 : 1024);
     const std::int64_t count = (m + block - 1) / block;
     const std::int64_t even = (m + count - 1) / count;
     return (even + rows - 1) / rows * rows;

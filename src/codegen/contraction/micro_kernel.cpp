@@ -379,6 +379,49 @@ std::array<Value*, 4> transpose_groups(llvm::IRBuilder<>& b, const std::array<Va
             interleave(high01, high23, false, 2), interleave(high01, high23, true, 2)};
 }
 
+/// What a packer knows of one segment: `rows` pointers, each to `count` elements `step` apart.
+struct PackedRows {
+    Value* entries;
+    Value* count;
+    Value* step;
+    Value* rows;
+    Value* out;
+};
+
+/// If the rows are neighbours in memory and their elements are not (the operand is transposed),
+/// copies them side by side, k by k. Returns whether it did.
+Value* copy_neighbours(llvm::IRBuilder<>& b, llvm::Type* element, const PackedRows& p) {
+    auto* ptr = b.getPtrTy();
+    auto index = [&](std::int64_t v) { return b.getInt64(static_cast<std::uint64_t>(v)); };
+    Value* first = b.CreateLoad(ptr, p.entries);
+    // A row of zeros stands elsewhere, so it is no neighbour.
+    Value* alike =
+        emit_loop(b, "near", index(1), p.rows, index(1), {b.CreateICmpNE(p.step, index(1))},
+                  [&](Value* row, const Values& carried) {
+                      Value* at = b.CreateLoad(ptr, b.CreateGEP(ptr, p.entries, row));
+                      Value* near = b.CreateICmpEQ(at, b.CreateGEP(element, first, row));
+                      return Values{b.CreateAnd(carried[0], near)};
+                  })[0];
+    const llvm::Align align(element->isDoubleTy() ? 8 : 4);
+    Value* count = b.CreateSelect(alike, p.count, index(0));
+    emit_loop(b, "side", index(0), count, [&](Value* k) {
+        Value* from = b.CreateGEP(element, first, b.CreateMul(k, p.step));
+        Value* to = b.CreateGEP(element, p.out, b.CreateMul(k, p.rows));
+        Value* done = index(0);
+        for (const unsigned width : {16U, 4U, 1U}) {
+            auto* type = width == 1 ? element : llvm::FixedVectorType::get(element, width);
+            Value* end = b.CreateAnd(p.rows, index(~std::int64_t{width - 1}));
+            emit_loop(b, "copy", done, end, index(width), {}, [&](Value* row, const Values&) {
+                Value* v = b.CreateAlignedLoad(type, b.CreateGEP(element, from, row), align);
+                b.CreateAlignedStore(v, b.CreateGEP(element, to, row), align);
+                return Values{};
+            });
+            done = end;
+        }
+    });
+    return alike;
+}
+
 }  // namespace
 
 llvm::Function* row_packer(llvm::Module& module, llvm::Type* element) {
@@ -407,6 +450,9 @@ llvm::Function* row_packer(llvm::Module& module, llvm::Type* element) {
         Value* entries = b.CreateGEP(ptr, table, b.CreateMul(segment, rows));
         Value* out =
             b.CreateGEP(element, f->getArg(5), b.CreateMul(b.CreateMul(segment, count), rows));
+        // Rows that are neighbours in memory (a transposed operand) are copied side by side.
+        Value* copied = copy_neighbours(b, element, {entries, count, step, rows, out});
+        Value* first_left = b.CreateSelect(copied, rows, blocked_rows);
         // One row from k `from` on.
         auto one_row = [&](Value* row, Value* from) {
             Value* start = b.CreateLoad(ptr, b.CreateGEP(ptr, entries, row));
@@ -443,7 +489,7 @@ llvm::Function* row_packer(llvm::Module& module, llvm::Type* element) {
                       [&](Value* r) { one_row(b.CreateAdd(row, r), blocked_k); });
             return Values{};
         });
-        emit_loop(b, "row_rest", blocked_rows, rows, [&](Value* row) { one_row(row, index(0)); });
+        emit_loop(b, "row_rest", first_left, rows, [&](Value* row) { one_row(row, index(0)); });
     });
     b.CreateRetVoid();
     return f;
