@@ -7,6 +7,7 @@
 #include "trace/autograd.h"
 #include "trace/lower/call.h"
 #include "trace/mode.h"
+#include "trace/overlap.h"
 #include "trace/recorder_state.h"
 #include "trace/tensors.h"
 
@@ -100,6 +101,34 @@ void RecorderState::refuse_history(const c10::OperatorHandle& op,
     if (outside && gradient) throw NotSupported("a tensor from outside gets a gradient's history");
 }
 
+/// A write whose operands lie partly in the written memory is eager's: it raises, or depends on the
+/// order of the elements.
+void RecorderState::refuse_overlap(const c10::OperatorHandle& op,
+                                   const torch::jit::Stack& stack) const {
+    const auto& formal = op.schema().arguments();
+    const std::size_t below = stack.size() - formal.size();
+    const auto cell_of = [](const at::Tensor& t) {
+        const Promise* p = t.defined() ? as_promise(t.unsafeGetTensorImpl()) : nullptr;
+        return p != nullptr ? p->cell().get() : nullptr;
+    };
+    const bool elementwise = op.hasTag(at::Tag::pointwise) || op.schema().name() == "aten::copy_";
+    const auto check_target = [&](std::size_t target, const at::Tensor& written) {
+        const Cell* cell = cell_of(written);
+        for (std::size_t i = 0; cell != nullptr && i < formal.size(); ++i) {
+            if (i == target) continue;
+            for_each_tensor(stack[below + i], [&](const at::Tensor& t) {
+                if (cell_of(t) != cell) return;
+                const Overlap found = overlap(written, t);
+                if (found == Overlap::Part || (found == Overlap::Same && !elementwise))
+                    throw NotSupported("a write over memory that another operand reads");
+            });
+        }
+    };
+    for (std::size_t i = 0; i < formal.size(); ++i)
+        if (is_written(formal[i]))
+            for_each_tensor(stack[below + i], [&](const at::Tensor& t) { check_target(i, t); });
+}
+
 void RecorderState::log_copy(const at::Tensor& promise, const at::Tensor& copy) {
     static const c10::OperatorHandle detach =
         c10::Dispatcher::singleton().findSchemaOrThrow("aten::detach", "");
@@ -187,6 +216,7 @@ void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& s
         origin = id.overload_name.empty() ? id.name : id.name + "." + id.overload_name;
         if (follows_gradients && c10::GradMode::is_enabled() && op.schema().is_mutable())
             refuse_history(op, stack);
+        if (op.schema().is_mutable()) refuse_overlap(op, stack);
         if (read_number && symbols->any()) read_stand_ins(op, stack);
         if (stays_a_call(op, stack)) return record_extern(op, stack);
         if (lower(op, stack)) return;

@@ -83,6 +83,7 @@ class RecorderState {
     void write(Cell& cell, const View& view, ValueId value);
     void record_extern(const c10::OperatorHandle& op, torch::jit::Stack& stack);
     void refuse_history(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
+    void refuse_overlap(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
     /// `value` with the promises of tensors that were met instead of those tensors.
     c10::IValue promised(const c10::IValue& value) const;
     void read_stand_ins(const c10::OperatorHandle& op, torch::jit::Stack& stack);

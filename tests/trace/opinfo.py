@@ -142,7 +142,7 @@ def _copy(tree: Any) -> Any:
         value = value.detach()
         if value.is_conj() or value.is_neg():
             return value.clone()
-        key = value.untyped_storage().data_ptr() if value.numel() else id(value)
+        key = value.untyped_storage()._cdata  # the addresses of empty ones are all null
         if key not in storages:
             elements = value.untyped_storage().nbytes() // value.element_size()
             whole = torch.empty(0, dtype=value.dtype).set_(

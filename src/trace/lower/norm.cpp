@@ -19,6 +19,13 @@ Moments moments(Emitter& e, ValueId x, const Ints& dims) {
     ValueId mean = e.div(e.reduce(Prim::Sum, x, dims, false), n);
     return {mean, e.reduce(Prim::Var, x, dims, false, {{"correction", 0.0}})};
 }
+/// `mean` and the mean of what is left. A sum over equal elements is rounded, and 1 / sqrt(eps)
+/// times that rounding would be left of a constant row; the distances from it are exact, and the
+/// loop that sums their squares sums them too.
+ValueId refined_mean(Emitter& e, ValueId x, ValueId mean, const Ints& dims, const c10::SymInt& n) {
+    ValueId away = e.sub(x, e.spread(mean, dims, e.sizes(x)));
+    return e.add(mean, e.div(e.reduce(Prim::Sum, away, dims, false), n));
+}
 ValueId inverse_root(Emitter& e, ValueId variance, double eps) {
     return e.op(Prim::Rsqrt, {e.add(variance, eps)});
 }
@@ -46,6 +53,7 @@ void lower_layer_norm(Call& call) {
         if (shape[i] != sizes[at(dims[i])]) throw UserError("layer_norm: shapes differ");
     ValueId v = e.widen(call.read(x));
     Moments m = moments(e, v, dims);
+    if (x.device().is_cpu()) m.mean = refined_mean(e, v, m.mean, dims, numel(shape));
     ValueId rstd = inverse_root(e, m.variance, call.real("eps"));
     ValueId y = e.mul(e.sub(v, e.spread(m.mean, dims, sizes)), e.spread(rstd, dims, sizes));
     if (w.defined()) y = e.mul(y, e.expand(e.convert(call.read(w), e.dtype(y)), sizes));

@@ -116,7 +116,7 @@ void lower_pow(Call& call) {
     c10::ScalarType type = common_type(std::vector<at::Tensor>{self, exponent});
     if (number && !c10::isIntegralType(type, true) && !exponent.is_complex()) {
         double p = exponent.item().toDouble();
-        Operands operands = gather_operands({self});
+        Operands operands = gather_operands({self}, type);
         DType common = to_dtype(type);
         ValueId x = operand_values(call, operands, common, common)[0];
         Emitter& e = call.emit();
@@ -146,11 +146,6 @@ void lower_sign(Call& call) {
         return e.dtype(v[0]) == DType::Bool ? v[0] : e.op(Prim::Sign, {v[0]});
     });
 }
-void lower_abs(Call& call) {
-    lower_pointwise(call, {operand(call, "self")}, {.wide = false}, [](Emitter& e, auto v) {
-        return is_unsigned_int(e.dtype(v[0])) ? v[0] : e.op(Prim::Abs, {v[0]});
-    });
-}
 void lower_identity(Call& call) {
     lower_pointwise(call, {operand(call, "self")}, {.wide = false},
                     [](Emitter&, auto v) { return v[0]; });
@@ -168,7 +163,16 @@ void lower_round(Call& call) {
         return e.op(Prim::Round2, {v[0]}, {{"decimals", decimals}});
     });
 }
-/// abs and angle of complex numbers are real, so is their out= target.
+void lower_abs(Call& call) {
+    at::Tensor self = call.tensor("self");
+    if (self.is_complex()) {  // eager allocates like the operand: sizes of one keep their strides
+        ValueId v = call.emit().op(Prim::Abs, {call.read(self)});
+        return call.give(v, preserved_strides(layout_of(self)), self.device());
+    }
+    lower_pointwise(call, {self}, {.wide = false}, [](Emitter& e, auto v) {
+        return is_unsigned_int(e.dtype(v[0])) ? v[0] : e.op(Prim::Abs, {v[0]});
+    });
+}
 void lower_angle(Call& call) {
     lower_pointwise(call, {operand(call, "self")}, {.int_to_float = true, .wide = false},
                     [](Emitter& e, auto v) { return e.op(Prim::Angle, {v[0]}); });
@@ -218,7 +222,9 @@ void lower_nan_to_num(Call& call) {
 }
 template <Prim prim>
 void logical(Call& call) {
-    Operands operands = gather_operands({operand(call, "self"), operand(call, "other")});
+    std::vector<at::Tensor> both{operand(call, "self"), operand(call, "other")};
+    const c10::ScalarType type = common_type(both);
+    Operands operands = gather_operands(std::move(both), type);
     std::vector<ValueId> values;
     Emitter& e = call.emit();
     for (const at::Tensor& t : operands.tensors) {

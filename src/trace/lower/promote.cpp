@@ -24,6 +24,11 @@ bool is_wrapped(const at::Tensor& tensor) {
 Layout layout_of(const at::Tensor& tensor) {
     return {tensor.sym_sizes().vec(), tensor.sym_strides().vec()};
 }
+Layout layout_as(const at::Tensor& tensor, c10::ScalarType type) {
+    Layout l = layout_of(tensor);
+    if (tensor.scalar_type() != type && tensor.device().is_cpu()) l.strides = preserved_strides(l);
+    return l;
+}
 c10::ScalarType float_type(c10::ScalarType type) {
     return c10::isIntegralType(type, true) ? c10::typeMetaToScalarType(c10::get_default_dtype())
                                            : type;
@@ -35,14 +40,14 @@ ValueId value_as(Call& call, const at::Tensor& tensor, DType dtype) {
     return e.convert(call.read(tensor), dtype);
 }
 
-Operands gather_operands(std::vector<at::Tensor> tensors) {
+Operands gather_operands(std::vector<at::Tensor> tensors, c10::ScalarType type) {
     Operands out;
     std::vector<Layout> layouts;
     bool first = true;
     for (const at::Tensor& t : tensors) {
         out.shape = first ? t.sym_sizes().vec() : broadcast_sizes(out.shape, t.sym_sizes().vec());
         first = false;
-        layouts.push_back(layout_of(t));
+        layouts.push_back(layout_as(t, type));
         if (t.dim() > 0 || !t.device().is_cpu()) out.device = t.device();
     }
     out.strides = iterator_strides(out.shape, layouts);
@@ -65,9 +70,9 @@ std::vector<ValueId> operand_values(Call& call, const Operands& operands, DType 
 
 void lower_pointwise(Call& call, std::vector<at::Tensor> tensors, const PointwiseOptions& options,
                      const Formula& formula) {
-    Operands operands = gather_operands(std::move(tensors));
-    c10::ScalarType type = common_type(operands.tensors);
+    c10::ScalarType type = common_type(tensors);
     if (options.int_to_float) type = float_type(type);
+    Operands operands = gather_operands(std::move(tensors), type);
     DType common = to_dtype(type);
     DType compute = options.wide ? compute_type(common) : common;
     std::vector<ValueId> values = operand_values(call, operands, common, compute);
@@ -75,7 +80,7 @@ void lower_pointwise(Call& call, std::vector<at::Tensor> tensors, const Pointwis
     if (options.numbers_aside) {
         std::vector<Layout> tensors_only;
         for (const at::Tensor& t : operands.tensors)
-            if (!is_wrapped(t)) tensors_only.push_back(layout_of(t));
+            if (!is_wrapped(t)) tensors_only.push_back(layout_as(t, type));
         operands.strides = iterator_strides(operands.shape, tensors_only);
     }
     if (!options.boolean && call.emit().dtype(result) == compute)

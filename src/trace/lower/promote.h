@@ -16,6 +16,10 @@ at::Tensor wrapped(const c10::Scalar& scalar);
 at::Tensor operand(const Call& call, std::string_view name);
 bool is_wrapped(const at::Tensor& tensor);
 Layout layout_of(const at::Tensor& tensor);
+/// The layout TensorIterator sees of an operand that it computes as `type`: on processors an
+/// operand of another type is converted first, to a tensor that preserves the strides if they are
+/// dense.
+Layout layout_as(const at::Tensor& tensor, c10::ScalarType type);
 /// The contents in `dtype`; wrapped numbers and 0-dim tensors go there from full precision.
 ValueId value_as(Call& call, const at::Tensor& tensor, DType dtype);
 /// float for integers and bool, otherwise the type itself.
@@ -28,7 +32,8 @@ struct Operands {
     SymInts strides;  // of the result
     c10::Device device = c10::kCPU;
 };
-Operands gather_operands(std::vector<at::Tensor> tensors);
+/// `type`: what they are promoted to.
+Operands gather_operands(std::vector<at::Tensor> tensors, c10::ScalarType type);
 
 /// Values of the operands, converted to `common` and then to `compute` (equal, or f32 for reduced
 /// floats), broadcast to the result's shape.

@@ -3,6 +3,7 @@
 // here, by running every operator on every type.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "trace/lower/call.h"
@@ -113,22 +114,35 @@ constexpr Refusal kRefusals[] = {
     {"upsample_nearest3d", "bic"},
 };
 
+/// Looked up for every operator recorded, so by what its name holds already.
 std::string_view types_refused_by(const c10::OperatorName& op) {
-    static const auto* const index = [] {
-        auto* m = new std::unordered_map<std::string, std::string_view>();
-        for (const Refusal& r : kRefusals) m->emplace(r.name, r.types);
+    static const auto* const index = [] {  // by name, the rows of its overloads
+        auto* m = new std::unordered_map<std::string_view, std::vector<Refusal>>();
+        for (const Refusal& r : kRefusals) {
+            const std::string_view whole = r.name;
+            (*m)[whole.substr(0, whole.find('.'))].push_back(r);
+        }
         return m;
     }();
-    std::string name = op.name;
+    std::string_view name = op.name;
     if (!name.starts_with("aten::")) return {};
-    name.erase(0, 6);
+    name.remove_prefix(6);
     for (int form = 0; form < 2; ++form) {  // as it is, and as the out-of-place operator
-        for (const std::string& key : {name + "." + op.overload_name, name})
-            if (auto it = index->find(key); it != index->end()) return it->second;
+        if (auto it = index->find(name); it != index->end())
+            for (const Refusal& r : it->second) {
+                const std::string_view overload = std::string_view(r.name).substr(name.size());
+                if (overload.empty() || overload.substr(1) == op.overload_name) return r.types;
+            }
         if (!name.ends_with('_')) break;
-        name.pop_back();
+        name.remove_suffix(1);
     }
     return {};
+}
+
+/// Whether a number given as argument `name` takes part in the promotion of types.
+bool promotes(std::string_view name) {
+    static constexpr std::string_view kNames[] = {"self", "other", "exponent", "min", "max"};
+    return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
 }  // namespace
@@ -137,10 +151,13 @@ bool eager_refuses(const c10::OperatorHandle& op, std::span<const c10::IValue> a
     const std::string_view types = types_refused_by(op.operator_name());
     if (types.empty()) return false;
     std::vector<at::Tensor> tensors;
-    for (std::size_t i = 0; i < arguments.size(); ++i)
-        if (arguments[i].isTensor() && !op.schema().arguments()[i].is_out() &&
-            arguments[i].toTensor().defined())
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+        const c10::Argument& formal = op.schema().arguments()[i];
+        if (arguments[i].isTensor() && !formal.is_out() && arguments[i].toTensor().defined())
             tensors.push_back(arguments[i].toTensor());
+        else if (arguments[i].isScalar() && promotes(formal.name()))
+            tensors.push_back(wrapped(arguments[i].toScalar()));
+    }
     return !tensors.empty() &&
            types.find(letter_of(common_type(tensors))) != std::string_view::npos;
 }

@@ -12,7 +12,8 @@ void lower_where(Call& call) {
     at::Tensor yes = operand(call, "self"), no = operand(call, "other");
     Emitter& e = call.emit();
     c10::ScalarType type = common_type(std::vector<at::Tensor>{yes, no});
-    std::vector<Layout> layouts{layout_of(condition), layout_of(yes), layout_of(no)};
+    std::vector<Layout> layouts{layout_as(condition, c10::kBool), layout_as(yes, type),
+                                layout_as(no, type)};
     SymInts shape =
         broadcast_sizes(broadcast_sizes(layouts[0].sizes, layouts[1].sizes), layouts[2].sizes);
     ValueId c = e.convert(call.read(condition), DType::Bool);

@@ -1,0 +1,17 @@
+// Whether two views of one storage have an element in common.
+//
+// A write whose operands lie partly in the written memory depends on the order of the elements:
+// eager refuses most of them and leaves the others undefined. Recording would make every write see
+// its operands as they were. It costs nothing where no operand shares the target's storage.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+namespace ingot::trace {
+
+enum class Overlap : std::uint8_t { None, Same, Part };
+
+/// How `a` and `b` lie in one storage: apart, the same elements in the same places, or anything
+/// else (also what cannot be told quickly). Symbolic sizes that are not the same count as apart.
+Overlap overlap(const at::Tensor& a, const at::Tensor& b);
+
+}  // namespace ingot::trace
