@@ -116,10 +116,11 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     }
     world_ = std::make_unique<World>(segment_->guards, std::move(met));
     ++context_.counters.recordings;
+    began_ = Clock::now();
 }
 
 void Recording::note_reason(const std::string& reason) {
-    if (!context_.settings.training && reason.find("needs a gradient") != std::string::npos) {
+    if (recorder_->refused_gradient()) {
         const Quiet quiet;
         say("ingot: inputs need a gradient and training is off; such graphs run eagerly");
     }
@@ -320,6 +321,7 @@ class GraphEnd {
 
 bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& roots) {
     scope_.reset();
+    context_.counters.record_seconds += seconds_since(began_);
     const Transcript transcript(*recorder_);
     const std::vector<at::Tensor> live = live_promises(transcript.log);
     std::string reason;
@@ -366,6 +368,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
 
 void Recording::end_eagerly(const std::string& reason) {
     scope_.reset();
+    context_.counters.record_seconds += seconds_since(began_);
     histories_.restore();
     const Transcript transcript(*recorder_);
     transcript.fill_all(live_promises(transcript.log));

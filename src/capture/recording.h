@@ -9,6 +9,7 @@
 //
 // Cost: some 100 ns an instruction beyond the interpreter, and trace's cost an operator.
 #pragma once
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -111,6 +112,7 @@ class Recording final : public Observer {
     std::unique_ptr<World> world_;
     std::unique_ptr<trace::Recorder> recorder_;
     std::unique_ptr<trace::Recorder::Scope> scope_;
+    std::chrono::steady_clock::time_point began_;  // the segment
     Recording* outer_ = nullptr;
     std::string refusal_;             // why what came with the call cannot be recorded
     std::optional<Operation> first_;  // to be answered with first_result_

@@ -287,8 +287,10 @@ Promise& RecorderState::promise(const at::Tensor& tensor) {
     }
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
         throw InternalError("a wrapped number used as a tensor");
-    if (refuses_gradients && tensor.requires_grad() && at::GradMode::is_enabled())
+    if (refuses_gradients && tensor.requires_grad() && at::GradMode::is_enabled()) {
+        refused_gradient = true;
         throw NotSupported("a tensor that needs a gradient");
+    }
     if (follows_gradients && tensor.requires_grad() && at::GradMode::is_enabled() &&
         !tensor.is_leaf())
         throw NotSupported("a tensor with a history, found by the program itself");

@@ -292,6 +292,7 @@ JointRecording Recorder::finish_joint(std::span<const at::Tensor> outputs) {
 const std::optional<std::string>& Recorder::failure() const { return state_->failure; }
 void Recorder::clear_failure() { state_->failure.reset(); }
 void Recorder::refuse_gradients() { state_->refuses_gradients = true; }
+bool Recorder::refused_gradient() const { return state_->refused_gradient; }
 void Recorder::follow_gradients() { state_->follows_gradients = true; }
 bool Recorder::needs_backward(std::span<const at::Tensor> outputs) const {
     return std::any_of(outputs.begin(), outputs.end(), [&](const at::Tensor& t) {

@@ -180,6 +180,8 @@ class Recorder {
     // ---- for programs that meet their inputs while they run ----
     /// A tensor that needs a gradient may not enter while grad mode is on: NotSupported.
     void refuse_gradients();
+    /// Whether that has refused one.
+    bool refused_gradient() const;
     /// Or: it may if it is a leaf, and gradients flow to it itself. What would give an outside
     /// tensor a history is NotSupported before it happens.
     void follow_gradients();

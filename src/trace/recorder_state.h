@@ -27,6 +27,7 @@ class RecorderState {
     std::optional<std::string> failure;
     bool uses_random = false;
     bool refuses_gradients = false;
+    bool refused_gradient = false;  // and has done so
     bool follows_gradients = false;
     std::vector<Expr> numbers;  // the symbols of add_number, in order
     Recorder::NumberReader read_number;

@@ -38,6 +38,16 @@ def test_a_function_is_recorded_once():
     assert counters["eager_calls"] == 0 and counters["graphs"] == 1
 
 
+def test_recording_and_compiling_are_timed():
+    f = captured(lambda x: x.sin() + 1)
+    f(torch.ones(3))
+    first = f.counters()
+    assert first["record_seconds"] > 0 and first["compile_seconds"] > 0
+    f(torch.ones(3))
+    again = f.counters()
+    assert again["record_seconds"] == first["record_seconds"]
+
+
 @pytest.mark.parametrize(
     "other",
     [torch.ones(4), torch.ones(3, dtype=torch.float64), torch.ones(6)[::2], torch.ones(3, 1)],

@@ -133,107 +133,105 @@ void lower_convolution(Call& call) {
     call.give(y, conv_strides(x, w, sizes), x.device());
 }
 
-void lower_flash_attention(Call& call) {
-    at::Tensor q = call.tensor("query"), k = call.tensor("key"), v = call.tensor("value");
-    at::Tensor mask = call.tensor_or_none("attn_mask");
-    if (call.real_or("dropout_p", 0) != 0) throw NotSupported("attention with dropout");
-    Emitter& e = call.emit();
-    double scale = call.real_or("scale", 1 / std::sqrt(static_cast<double>(q.size(3))));
-    std::vector<ValueId> operands{call.read(q), call.read(k), call.read(v)};
-    if (mask.defined()) {
-        SymInts sizes = mask.sym_sizes().vec();
-        sizes.insert(sizes.begin(), 4 - sizes.size(), 1);
-        ValueId m = e.reshape(call.read(mask), sizes);
-        if (e.dtype(m) != DType::Bool) m = e.convert(m, to_dtype(q.scalar_type()));
-        operands.push_back(m);
-    }
-    // Only a backward reads the sums. Without one they are a node of their own, which nobody uses.
-    const bool differentiable = c10::GradMode::is_enabled() &&
-                                (q.requires_grad() || k.requires_grad() || v.requires_grad());
-    Attrs attrs{{"scale", scale}, {"causal", call.flag("is_causal")}, {"logsumexp", true}};
-    std::vector<ValueId> both = e.ops(Prim::Attention, operands, attrs);
-    ValueId out = both[0], lse = both[1];
-    if (!differentiable) {
-        attrs.set("logsumexp", false);
-        out = e.op(Prim::Attention, operands, attrs);
-    }
-    SymInts s = e.sizes(out);
-    if (s != q.sym_sizes().vec()) throw NotSupported("attention with values of another width");
-    call.give(out, preserved_strides(layout_of(q)), q.device());
-    if (q.scalar_type() == c10::kDouble) lse = e.convert(lse, DType::F64);
-    call.give(lse, {s[1] * s[2], 1, s[1]}, q.device());
-}
 bool needs_gradient(Call& call) {
     return c10::GradMode::is_enabled() &&
            (call.tensor("query").requires_grad() || call.tensor("key").requires_grad() ||
             call.tensor("value").requires_grad());
 }
-/// The prim of an attention operator whose mask argument has the name `mask_name`.
-ValueId gpu_attention(Call& call, const char* mask_name) {
-    at::Tensor q = call.tensor("query"), k = call.tensor("key"), v = call.tensor("value");
+/// An attention operator's arguments as the prim takes them. `mask_name`: the mask's, where the
+/// operator has one.
+struct AttentionForm {
+    at::Tensor query;
+    std::vector<ValueId> operands;
+    Attrs attrs;
+
+    AttentionForm(Call& call, const char* mask_name) : query(call.tensor("query")) {
+        if (call.real_or("dropout_p", 0) != 0) throw NotSupported("attention with dropout");
+        const double width = static_cast<double>(query.size(3));
+        attrs = {{"scale", call.real_or("scale", 1 / std::sqrt(width))},
+                 {"causal", call.flag("is_causal")},
+                 {"logsumexp", false}};
+        operands = {call.read(query), call.read(call.tensor("key")),
+                    call.read(call.tensor("value"))};
+        const at::Tensor given = call.tensor_or_none(mask_name);
+        if (given.defined()) operands.push_back(mask(call, given));
+    }
+    /// Gives `out`, the operator's first result.
+    void give(Call& call, ValueId out) const {
+        if (call.emit().sizes(out) != query.sym_sizes().vec())
+            throw NotSupported("attention with values of another width");
+        call.give(out, preserved_strides(layout_of(query)), query.device());
+    }
+
+  private:
+    /// Of four dims; bool, or numbers of the query's type that are added.
+    ValueId mask(Call& call, const at::Tensor& given) const {
+        Emitter& e = call.emit();
+        const DType type = to_dtype(query.scalar_type());
+        SymInts sizes = given.sym_sizes().vec();
+        sizes.insert(sizes.begin(), 4 - sizes.size(), 1);
+        ValueId m = e.reshape(call.read(given), sizes);
+        if (e.dtype(m) != DType::Bool) return e.convert(m, type);
+        if (!query.is_cuda()) return m;
+        // What the vendor would make of it at every call.
+        const double never = -std::numeric_limits<double>::infinity();
+        return e.select(m, e.full(type, sizes, cast_scalar(0, type)),
+                        e.full(type, sizes, cast_scalar(never, type)));
+    }
+};
+
+void lower_flash_attention(Call& call) {
+    AttentionForm form(call, "attn_mask");
+    Emitter& e = call.emit();
+    // Only a backward reads the sums. Without one they are a node of their own, which nobody uses.
+    Attrs with_sums = form.attrs;
+    with_sums.set("logsumexp", true);
+    std::vector<ValueId> both = e.ops(Prim::Attention, form.operands, with_sums);
+    ValueId lse = both[1];
+    form.give(call,
+              needs_gradient(call) ? both[0] : e.op(Prim::Attention, form.operands, form.attrs));
+    SymInts s = form.query.sym_sizes().vec();
+    if (form.query.scalar_type() == c10::kDouble) lse = e.convert(lse, DType::F64);
+    call.give(lse, {s[1] * s[2], 1, s[1]}, form.query.device());
+}
+/// An attention operator of GPUs; its other results are its caller's matter.
+void gpu_attention(Call& call, const char* mask_name) {
     // A backward reads what the operator gives beside its result: it stays a call then.
     if (needs_gradient(call)) throw NotSupported("attention with gradients on a GPU");
-    at::Tensor mask = call.find(mask_name) ? call.tensor_or_none(mask_name) : at::Tensor();
-    if (call.real_or("dropout_p", 0) != 0) throw NotSupported("attention with dropout");
-    Emitter& e = call.emit();
-    double scale = call.real_or("scale", 1 / std::sqrt(static_cast<double>(q.size(3))));
-    std::vector<ValueId> operands{call.read(q), call.read(k), call.read(v)};
-    if (mask.defined()) {
-        SymInts sizes = mask.sym_sizes().vec();
-        sizes.insert(sizes.begin(), 4 - sizes.size(), 1);
-        ValueId m = e.reshape(call.read(mask), sizes);
-        if (e.dtype(m) == DType::Bool && q.is_cuda()) {
-            // What the vendor would make of it at every call: numbers that are added.
-            const DType t = to_dtype(q.scalar_type());
-            const double never = -std::numeric_limits<double>::infinity();
-            m = e.op(Prim::Select, {m, e.full(t, sizes, cast_scalar(0, t)),
-                                    e.full(t, sizes, cast_scalar(never, t))});
-        }
-        if (e.dtype(m) != DType::Bool) m = e.convert(m, to_dtype(q.scalar_type()));
-        operands.push_back(m);
-    }
-    Attrs attrs{{"scale", scale}, {"causal", call.flag("is_causal")}, {"logsumexp", false}};
-    ValueId out = e.op(Prim::Attention, operands, attrs);
-    if (e.sizes(out) != q.sym_sizes().vec())
-        throw NotSupported("attention with values of another width");
-    call.give(out, preserved_strides(layout_of(q)), q.device());
-    return out;
+    AttentionForm form(call, mask_name);
+    form.give(call, call.emit().op(Prim::Attention, form.operands, form.attrs));
 }
 /// The operators that SDPA calls on GPUs. What only a backward pass reads is empty.
-void give_empty(Call& call, DType type, const at::Tensor& like) {
-    call.give(call.emit().full(type, {0}, cast_scalar(0, type)), {1}, like.device());
+void give_empty(Call& call, DType type) {
+    call.give(call.emit().full(type, {0}, cast_scalar(0, type)), {1},
+              call.tensor("query").device());
+}
+/// What flash attention and cuDNN's give beside the result.
+void give_unread(Call& call) {
+    give_empty(call, DType::F32);                                    // logsumexp
+    call.give(at::Tensor());                                         // cum_seq_q
+    call.give(at::Tensor());                                         // cum_seq_k
+    call.give_value(call.tensor("query").size(2));                   // max_q
+    call.give_value(call.tensor("key").size(2));                     // max_k
+    for (int i = 0; i < 2; ++i) give_empty(call, DType::I64);        // seed and offset
+    give_empty(call, to_dtype(call.tensor("query").scalar_type()));  // debug_attn_mask
 }
 void lower_gpu_flash_attention(Call& call) {
-    at::Tensor q = call.tensor("query"), k = call.tensor("key");
     if (call.flag("return_debug_mask")) throw NotSupported("attention with a debug mask");
     gpu_attention(call, "attn_mask");
-    give_empty(call, DType::F32, q);                              // logsumexp
-    call.give(at::Tensor());                                      // cum_seq_q
-    call.give(at::Tensor());                                      // cum_seq_k
-    call.give_value(q.size(2));                                   // max_q
-    call.give_value(k.size(2));                                   // max_k
-    for (int i = 0; i < 2; ++i) give_empty(call, DType::I64, q);  // rng_state, unused
-    give_empty(call, to_dtype(q.scalar_type()), q);               // debug_attn_mask
+    give_unread(call);
 }
 void lower_cudnn_attention(Call& call) {
-    at::Tensor q = call.tensor("query"), k = call.tensor("key");
     if (call.flag("compute_log_sumexp") || call.flag("return_debug_mask"))
         throw NotSupported("attention with a logsumexp");
     gpu_attention(call, "attn_bias");
-    give_empty(call, DType::F32, q);                              // logsumexp
-    call.give(at::Tensor());                                      // cum_seq_q
-    call.give(at::Tensor());                                      // cum_seq_k
-    call.give_value(q.size(2));                                   // max_q
-    call.give_value(k.size(2));                                   // max_k
-    for (int i = 0; i < 2; ++i) give_empty(call, DType::I64, q);  // philox seed and offset
-    give_empty(call, to_dtype(q.scalar_type()), q);               // debug_attn_mask
+    give_unread(call);
 }
 void lower_efficient_attention(Call& call) {
-    at::Tensor q = call.tensor("query");
     if (call.flag("compute_log_sumexp")) throw NotSupported("attention with a logsumexp");
     gpu_attention(call, "attn_bias");
-    give_empty(call, DType::F32, q);
-    for (int i = 0; i < 2; ++i) give_empty(call, DType::I64, q);  // philox seed and offset
+    give_empty(call, DType::F32);
+    for (int i = 0; i < 2; ++i) give_empty(call, DType::I64);  // philox seed and offset
 }
 /// SDPA itself, which reaches the recorder where autograd is left out (on GPUs). Anything but four
 /// dims is decomposed.
