@@ -103,18 +103,6 @@ class PythonRecorder {
     }
 
   private:
-    /// The argument parser leaves the symbolic number it stood 7777777 in for at the tensor.
-    static std::optional<c10::Scalar> read_number(const at::Tensor& stand_in) {
-        py::gil_scoped_acquire lock;
-        const py::object tensor = py::cast(stand_in);
-        if (!py::hasattr(tensor, "_wrapped_number")) return std::nullopt;
-        const py::object number = tensor.attr("_wrapped_number");
-        if (torch::is_symint(number)) return c10::Scalar(number.cast<c10::SymInt>());
-        if (torch::is_symfloat(number)) return c10::Scalar(number.cast<c10::SymFloat>());
-        if (torch::is_symbool(number))
-            return c10::Scalar(number.cast<c10::SymBool>().guard_bool(__FILE__, __LINE__));
-        return std::nullopt;
-    }
     static trace::SymbolicSize symbol(
         const std::tuple<std::string, std::int64_t, std::int64_t>& s) {
         return {std::get<0>(s), {std::get<1>(s), std::get<2>(s)}};
@@ -128,6 +116,19 @@ class PythonRecorder {
 };
 
 }  // namespace
+
+// The argument parser leaves the symbolic number it stood 7777777 in for at the tensor.
+std::optional<c10::Scalar> read_number(const at::Tensor& stand_in) {
+    py::gil_scoped_acquire lock;
+    const py::object tensor = py::cast(stand_in);
+    if (!py::hasattr(tensor, "_wrapped_number")) return std::nullopt;
+    const py::object number = tensor.attr("_wrapped_number");
+    if (torch::is_symint(number)) return c10::Scalar(number.cast<c10::SymInt>());
+    if (torch::is_symfloat(number)) return c10::Scalar(number.cast<c10::SymFloat>());
+    if (torch::is_symbool(number))
+        return c10::Scalar(number.cast<c10::SymBool>().guard_bool(__FILE__, __LINE__));
+    return std::nullopt;
+}
 
 void add_recorder(py::module_& module) {
     py::register_exception_translator([](std::exception_ptr pointer) {

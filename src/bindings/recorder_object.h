@@ -3,8 +3,14 @@
 #pragma once
 #include <torch/csrc/utils/pybind.h>
 
+#include <optional>
+
 namespace ingot::bindings {
 
 void add_recorder(pybind11::module_& module);
+
+/// The symbolic number that Python's argument parser has put `stand_in` for, if it is such a
+/// tensor.
+std::optional<c10::Scalar> read_number(const at::Tensor& stand_in);
 
 }  // namespace ingot::bindings

@@ -35,6 +35,8 @@ struct CapturedState {
         if (values.contains("backend") && !values["backend"].is_none())
             context.backend = values["backend"].ptr();
         if (values.contains("reproduce")) context.reproduce = values["reproduce"].ptr();
+        if (values.contains("dynamic") && !values["dynamic"].is_none())
+            context.dynamic = flag("dynamic") ? Dynamic::Always : Dynamic::Never;
         context.tree = tree;
         if (context.name.empty()) context.name = "a function";
     }
@@ -108,6 +110,7 @@ PyObject* record(CapturedObject* self, CapturedState::Shape shape, PyObject* con
                      : nullptr;
     const auto positional = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
     const std::size_t first = function != self->function ? 1 : 0;
+    std::vector<PyObject*> actual;
     for (std::size_t i = 0; i < count; ++i) {
         std::string name = "argument " + std::to_string(i);
         if (i >= positional)
@@ -116,13 +119,15 @@ PyObject* record(CapturedObject* self, CapturedState::Shape shape, PyObject* con
         else if (code != nullptr && first + i < static_cast<std::size_t>(code->co_argcount))
             name = PyUnicode_AsUTF8(
                 PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(first + i)));
-        recording.add_slot(static_cast<Py_ssize_t>(i), arguments[i], name);
+        actual.push_back(recording.add_slot(static_cast<Py_ssize_t>(i), arguments[i], name, true));
     }
     PyObject* result = nullptr;
     {
         Session session(&recording);
         recording.start();
-        result = PyObject_Vectorcall(self->function, arguments, flags, names);
+        // The place below the first argument is not ours to lend.
+        result = PyObject_Vectorcall(self->function, actual.data(),
+                                     static_cast<std::size_t>(PyVectorcall_NARGS(flags)), names);
     }
     return recording.conclude(result);
 }

@@ -8,6 +8,7 @@
 
 #include "bindings/errors.h"
 #include "bindings/lock.h"
+#include "bindings/recorder_object.h"
 #include "capture/captured.h"
 #include "capture/objects.h"
 #include "capture/perform.h"
@@ -32,7 +33,8 @@ PyObject* python_object(const at::Tensor& t) {
 
 /// The promises among the log's results that Python still holds. The log holds every result, so
 /// PyTorch keeps one reference to its Python object, if there is one.
-std::vector<at::Tensor> live_promises(std::span<const trace::LoggedCall> log) {
+std::vector<at::Tensor> live_promises(std::span<const trace::LoggedCall> log,
+                                      std::span<const trace::InputSource> inputs) {
     std::vector<at::Tensor> live;
     std::unordered_set<c10::TensorImpl*> seen;
     const auto look = [&](const at::Tensor& t) {
@@ -43,6 +45,7 @@ std::vector<at::Tensor> live_promises(std::span<const trace::LoggedCall> log) {
     };
     for (const trace::LoggedCall& call : log)
         for (const c10::IValue& r : call.results) trace::for_each_tensor(r, look);
+    for (const trace::InputSource& s : inputs) look(s.promise);  // stood in for the tensor
     return live;
 }
 
@@ -69,16 +72,20 @@ void fulfil_all(const std::vector<at::Tensor>& promises, std::vector<at::Tensor>
 struct Transcript {
     std::vector<trace::LoggedCall> log;
     std::vector<trace::InputSource> inputs;
+    std::shared_ptr<trace::SymbolicSizes> symbols;
 
     explicit Transcript(const trace::Recorder& r)
-        : log(r.log().begin(), r.log().end()), inputs(r.inputs().begin(), r.inputs().end()) {}
+        : log(r.log().begin(), r.log().end()),
+          inputs(r.inputs().begin(), r.inputs().end()),
+          symbols(r.symbols()) {}
+    std::vector<at::Tensor> live() const { return live_promises(log, inputs); }
 
     /// Carries the calls out eagerly and fills the promises.
     void fill_all(const std::vector<at::Tensor>& promises) const {
-        if (log.empty()) return;
+        if (log.empty() && promises.empty()) return;
         std::vector<at::Tensor> reals;
         {
-            trace::Replay replay;
+            trace::Replay replay([this](Expr symbol) { return symbols->hint(symbol); });
             for (const trace::InputSource& s : inputs)
                 if (s.captured.defined()) replay.bind(s.promise, s.captured);
             at::AutoGradMode grad(true);  // each call knows whether it was on
@@ -106,7 +113,16 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     segment_ = std::make_shared<Segment>();
     segment_->guards.modes = Modes::now();
     histories_.restore();
+    numbers_.reset();
     recorder_ = std::make_unique<trace::Recorder>();
+    recorder_->set_number_reader(bindings::read_number);
+    numbers_ = std::make_unique<Numbers>(*recorder_);
+    segment_->guards.begin_sizes(recorder_->symbols());
+    // Programs with a backward serve one set of sizes.
+    if (std::ranges::any_of(*list_, [](const auto& s) {
+            return s->program != nullptr && s->program->has_backward();
+        }))
+        history().fix_all();
     std::function<void(PyObject*)> met;
     if (context_.settings.training) {
         recorder_->follow_gradients();
@@ -114,7 +130,9 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     } else {
         recorder_->refuse_gradients();
     }
-    world_ = std::make_unique<World>(segment_->guards, std::move(met));
+    world_ =
+        std::make_unique<World>(segment_->guards, std::move(met),
+                                [this](PyObject* o, std::int32_t node) { met_tensor(o, node); });
     ++context_.counters.recordings;
     began_ = Clock::now();
 }
@@ -130,6 +148,11 @@ void Recording::note_reason(const std::string& reason) {
 
 namespace {
 
+/// What is recorded cannot be compiled for many sizes; for one it may.
+class NeedsNumbers : public std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
 /// The exception being handled as a Python error that is thrown through the recording.
 [[noreturn]] void raise_in_python() {
     bindings::with_python_errors([]() -> PyObject* { throw; });
@@ -139,10 +162,20 @@ namespace {
 /// The graph of a segment: its inputs, outputs and program.
 class GraphEnd {
   public:
-    GraphEnd(trace::Recorder& recorder, const World& world, Segment& segment, Histories& histories)
-        : recorder_(recorder), world_(world), segment_(segment), histories_(histories) {}
+    GraphEnd(trace::Recorder& recorder, const World& world, const Numbers& numbers,
+             Segment& segment, Histories& histories)
+        : recorder_(recorder),
+          world_(world),
+          numbers_(numbers),
+          segment_(segment),
+          histories_(histories) {}
 
     Origin origin_of(PyObject* o) {
+        if (const c10::SymInt* number = numbers_.find(o)) {
+            if (const Known* k = world_.find(o); k != nullptr) return world_.origin_of(o);
+            return {Origin::Kind::Number,
+                    segment_.guards.sizes().add_computed(trace::unwrap(*number))};
+        }
         if (!is_tensor(o)) return world_.origin_of(o);
         const at::Tensor& t = THPVariable_Unpack(o);
         if (recorder_.owns(t)) {
@@ -164,6 +197,8 @@ class GraphEnd {
 
     /// Compiles, runs and fills.
     void run(const RecordingContext& context, const Transcript& transcript, Counters& counters) {
+        if (numbers_.any() && recorder_.needs_backward(outputs_))
+            throw NeedsNumbers("a program with a backward");
         assign_inputs();
         const std::size_t operators = recorder_.log().size();
         for (const trace::LoggedCall& call : recorder_.log())
@@ -187,6 +222,7 @@ class GraphEnd {
             }
         }
         histories_.restore();
+        segment_.guards.sizes().close();
         if (segment_.program == nullptr) {
             segment_.inputs.clear();
             return;
@@ -194,10 +230,11 @@ class GraphEnd {
         counters.compile_seconds += seconds_since(start);
         std::vector<c10::TensorImpl*> inputs;
         for (const at::Tensor& t : examples_) inputs.push_back(t.unsafeGetTensorImpl());
+        const SymbolValues numbers = segment_.guards.sizes().example_numbers();
         {
             const Quiet quiet;
             WithoutLock unlocked;
-            status = segment_.program->call(inputs, results);
+            status = segment_.program->call(inputs, results, numbers);
         }
         if (status != trace::CallStatus::Done)
             throw NotSupported("an index is out of range, or inputs overlap");
@@ -236,6 +273,7 @@ class GraphEnd {
             reason_ = e.what();
             bug_ = true;
         }
+        if (numbers_.any()) throw NeedsNumbers(reason_);
         const WithoutLock unlocked;
         segment_.program =
             SegmentProgram::of_log(transcript.log, transcript.inputs, promises_, outputs_);
@@ -309,6 +347,7 @@ class GraphEnd {
 
     trace::Recorder& recorder_;
     const World& world_;
+    const Numbers& numbers_;
     Segment& segment_;
     Histories& histories_;
     std::unordered_map<c10::TensorImpl*, std::size_t> index_;
@@ -323,7 +362,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
     scope_.reset();
     context_.counters.record_seconds += seconds_since(began_);
     const Transcript transcript(*recorder_);
-    const std::vector<at::Tensor> live = live_promises(transcript.log);
+    const std::vector<at::Tensor> live = transcript.live();
     std::string reason;
     try {
         segment_->after = Modes::now();
@@ -331,7 +370,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
             throw NotSupported("a mode is left changed: " +
                                segment_->after.difference(segment_->guards.modes));
         if (!world_->variables_are_back()) throw NotSupported("a context variable is left changed");
-        GraphEnd graph(*recorder_, *world_, *segment_, histories_);
+        GraphEnd graph(*recorder_, *world_, *numbers_, *segment_, histories_);
         RecipeBuilder builder([&](PyObject* o) { return graph.origin_of(o); });
         for (PyObject* root : roots) builder.add_root(root);
         world_->add_effects(builder);
@@ -340,6 +379,9 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         for (const at::Tensor& t : live) graph.add_output(t);
         graph.run(context_, transcript, context_.counters);
         segment_->end = end;
+        for (const std::string& symbol : segment_->guards.sizes().specialised())
+            history().fix(symbol);
+        if (!numbers_->any()) segment_->guards.drop_sizes();
         list_->push_back(segment_);
         return true;
     } catch (const pybind11::error_already_set&) {  // a backend's, or no fallback is wanted
@@ -347,6 +389,13 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         histories_.restore();
         transcript.fill_all(live);
         throw;
+    } catch (const NeedsNumbers& e) {
+        // This call goes on without a recording; the next one is recorded with numbers.
+        history().fix_all();
+        histories_.restore();
+        transcript.fill_all(live);
+        segment_->reason = e.what();
+        return false;
     } catch (const NoRecipe& e) {
         reason = e.what();
     } catch (const Puzzle& e) {
@@ -356,6 +405,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
     }
     histories_.restore();
     transcript.fill_all(live);
+    end_of_sizes();
     segment_->end = Segment::End::Eager;
     segment_->program.reset();
     segment_->inputs.clear();
@@ -366,12 +416,21 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
     return false;
 }
 
+/// The relations of sizes belong to the guards of a segment that means eager, too.
+void Recording::end_of_sizes() {
+    if (numbers_->any())
+        segment_->guards.sizes().close();
+    else
+        segment_->guards.drop_sizes();
+}
+
 void Recording::end_eagerly(const std::string& reason) {
     scope_.reset();
     context_.counters.record_seconds += seconds_since(began_);
     histories_.restore();
     const Transcript transcript(*recorder_);
-    transcript.fill_all(live_promises(transcript.log));
+    transcript.fill_all(transcript.live());
+    end_of_sizes();
     segment_->end = Segment::End::Eager;
     note_reason(reason);
     list_->push_back(segment_);
@@ -527,10 +586,10 @@ Verdict Recording::break_at(Frame frame, const Event& event, const std::string& 
             const std::size_t count = 1 + f->slots().size() + f->stack().size();
             for (std::size_t i = 0; i < count; ++i, ++index)
                 add_slot(static_cast<Py_ssize_t>(index), roots[index],
-                         i == 0 ? "function" : slot_name(f->code(), i - 1));
+                         i == 0 ? "function" : slot_name(f->code(), i - 1), false);
         }
         check(index + operands == roots.size(), "a break's frames changed");
-        add_slot(static_cast<Py_ssize_t>(index), *result, "the result");
+        add_slot(static_cast<Py_ssize_t>(index), *result, "the result", false);
         start();
         return finish_result(event, result);
     } catch (pybind11::error_already_set& e) {

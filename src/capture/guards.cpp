@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "capture/dict_version.h"
+#include "capture/guard_text.h"
 #include "capture/histories.h"
 
 namespace ingot::capture {
@@ -24,28 +25,6 @@ const c10::TensorImpl& impl_of(PyObject* tensor) {
 }
 
 bool has_sizes(const c10::TensorImpl& t) { return t.layout() == c10::kStrided && !t.is_nested(); }
-
-std::string text_of(PyObject* object) {
-    if (object == nullptr) return "nothing";
-    if (!is_plain_constant(object) && !PyType_Check(object))
-        return std::string("an object of type ") + Py_TYPE(object)->tp_name;
-    Ref text = Ref::steal(PyObject_Repr(object));
-    const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-    if (utf8 == nullptr) {
-        PyErr_Clear();
-        return "?";
-    }
-    std::string s = utf8;
-    if (s.size() > 60) s = s.substr(0, 57) + "...";
-    return s;
-}
-
-std::string text_of(const std::vector<std::int64_t>& sizes) {
-    std::string s = "[";
-    for (std::size_t i = 0; i < sizes.size(); ++i)
-        s += (i == 0 ? "" : ", ") + std::to_string(sizes[i]);
-    return s + "]";
-}
 
 /// Equality of values of one exact type (see `is_value`); runs no Python.
 bool equal_constants(PyObject* a, PyObject* b) {
@@ -150,7 +129,7 @@ bool TensorFacts::holds(PyObject* tensor) const {
     if (Py_TYPE(tensor) != type) return false;
     const c10::TensorImpl& t = impl_of(tensor);
     return t.dtype() == c10::scalarTypeToTypeMeta(dtype) && meaning_keys(t) == keys &&
-           (!has_sizes(t) ||
+           (!has_sizes(t) || (any_size && t.dim() == static_cast<std::int64_t>(sizes.size())) ||
             (t.sizes() == c10::IntArrayRef(sizes) && t.strides() == c10::IntArrayRef(strides))) &&
            t.device() == device && t.requires_grad() == requires_grad &&
            (!requires_grad || is_leaf(t) == leaf);
@@ -164,9 +143,10 @@ std::string TensorFacts::difference(PyObject* tensor) const {
         return std::string("dtype was ") + c10::toString(dtype) + ", is " +
                c10::toString(now.dtype);
     if (now.device != device) return "device was " + device.str() + ", is " + now.device.str();
-    if (now.sizes != sizes) return "sizes were " + text_of(sizes) + ", are " + text_of(now.sizes);
+    if (now.sizes != sizes)
+        return "sizes were " + text_of_sizes(sizes) + ", are " + text_of_sizes(now.sizes);
     if (now.strides != strides)
-        return "strides were " + text_of(strides) + ", are " + text_of(now.strides);
+        return "strides were " + text_of_sizes(strides) + ", are " + text_of_sizes(now.strides);
     if (now.requires_grad != requires_grad)
         return std::string("requires_grad was ") + (requires_grad ? "True" : "False");
     if (now.leaf != leaf) return std::string("is_leaf was ") + (leaf ? "True" : "False");
@@ -219,6 +199,8 @@ bool Demand::holds(PyObject* value) const {
             return has_keys(value, expected.get());
         case Check::Members:
             return has_members(value, expected.get());
+        case Check::Integer:
+            return PyLong_CheckExact(value);
     }
     return false;
 }
@@ -226,22 +208,24 @@ bool Demand::holds(PyObject* value) const {
 std::string Demand::difference(PyObject* value) const {
     switch (check) {
         case Check::Identity:
-            return "was another object (" + text_of(expected.get()) + ")";
+            return "was another object (" + text_of_value(expected.get()) + ")";
         case Check::Equal:
-            return "was " + text_of(expected.get()) + ", is " + text_of(value);
+            return "was " + text_of_value(expected.get()) + ", is " + text_of_value(value);
         case Check::Type:
-            return "had the type " + text_of(expected.get()) + ", is " + text_of(value);
+            return "had the type " + text_of_value(expected.get()) + ", is " + text_of_value(value);
         case Check::Sized:
-            return "had the type " + text_of(expected.get()) + " and " + std::to_string(length) +
-                   " items, is " + text_of(value);
+            return "had the type " + text_of_value(expected.get()) + " and " +
+                   std::to_string(length) + " items, is " + text_of_value(value);
         case Check::Tensor:
             return tensor->difference(value);
         case Check::Absent:
-            return "was absent, is " + text_of(value);
+            return "was absent, is " + text_of_value(value);
         case Check::Keys:
             return "had other keys";
         case Check::Members:
             return "had other members";
+        case Check::Integer:
+            return "was an int, is " + text_of_value(value);
     }
     return {};
 }
@@ -285,7 +269,7 @@ bool GuardSet::recheck(PinnedDict& d, std::string* failure) {
         if (value == nullptr) PyErr_Clear();
         if (!take(read, value)) {
             if (failure != nullptr)
-                *failure = path(d.place) + "[" + text_of(read.key.get()) +
+                *failure = path(d.place) + "[" + text_of_value(read.key.get()) +
                            "]: " + read.demand.difference(value);
             return false;
         }
@@ -318,7 +302,7 @@ bool GuardSet::recheck(PinnedType& t, std::string* failure) {
     for (const auto& [name, value] : t.lookups)
         if (_PyType_Lookup(type, name.get()) != value.get()) {
             if (failure != nullptr)
-                *failure = std::string(type->tp_name) + ": attribute " + text_of(name.get()) +
+                *failure = std::string(type->tp_name) + ": attribute " + text_of_value(name.get()) +
                            " of the class is another";
             return false;
         }
@@ -455,138 +439,8 @@ bool GuardSet::check(std::span<PyObject* const> slots, Values& values, std::stri
             return false;
         }
     }
-    return check_pinned(failure);
-}
-
-std::string GuardSet::path(std::int32_t index) const {
-    if (index < 0) return "an object";
-    const Place& p = places[static_cast<std::size_t>(index)];
-    switch (p.reach) {
-        case Reach::Slot:
-            return p.key ? std::string(PyUnicode_AsUTF8(p.key.get()))
-                         : "argument " + std::to_string(p.index);
-        case Reach::Constant:
-            if (p.key && PyUnicode_Check(p.key.get())) return PyUnicode_AsUTF8(p.key.get());
-            return text_of(p.key.get());
-        case Reach::DictItem: {
-            const bool attribute =
-                p.parent >= 0 &&
-                places[static_cast<std::size_t>(p.parent)].reach == Reach::InstanceDict;
-            if (attribute && PyUnicode_Check(p.key.get()))
-                return path(places[static_cast<std::size_t>(p.parent)].parent) + "." +
-                       PyUnicode_AsUTF8(p.key.get());
-            return path(p.parent) + "[" + text_of(p.key.get()) + "]";
-        }
-        case Reach::InstanceDict:
-            return path(p.parent) + ".__dict__";
-        case Reach::Member:
-            return path(p.parent) + "." + (p.key ? PyUnicode_AsUTF8(p.key.get()) : "?");
-        case Reach::Item:
-            return path(p.parent) + "[" + std::to_string(p.index) + "]";
-        case Reach::Itself:
-            return path(p.parent);
-        case Reach::Variable:
-            return "a context variable";
-        case Reach::Contents:
-            return path(p.parent) + ".cell_contents";
-        case Reach::Lookup:
-            return path(p.parent) + "." + (p.key ? PyUnicode_AsUTF8(p.key.get()) : "?");
-    }
-    return {};
-}
-
-std::vector<std::string> GuardSet::sentences() const {
-    std::vector<std::string> out;
-    const auto demand = [&](const std::string& what, const Demand& d) {
-        switch (d.check) {
-            case Check::Identity:
-                return what + " is the same object";
-            case Check::Equal:
-                return what + " == " + text_of(d.expected.get());
-            case Check::Type:
-                return "type(" + what + ") is " + text_of(d.expected.get());
-            case Check::Sized:
-                return "type(" + what + ") is " + text_of(d.expected.get()) + " and len(" + what +
-                       ") == " + std::to_string(d.length);
-            case Check::Tensor:
-                return what + " is a tensor of " + c10::toString(d.tensor->dtype) + " with sizes " +
-                       text_of(d.tensor->sizes) + " and strides " + text_of(d.tensor->strides);
-            case Check::Absent:
-                return what + " is absent";
-            case Check::Keys:
-                return "the keys of " + what;
-            case Check::Members:
-                return "the members of " + what;
-        }
-        return what;
-    };
-    for (const Node& n : nodes) out.push_back(demand(path(n.place), n.demand));
-    for (const PinnedDict& d : dicts) {
-        std::string text = "version of ";
-        text += path(d.place);
-        text += ", or else";
-        for (const PinnedRead& r : d.reads) {
-            std::string key = "[";
-            key += text_of(r.key.get());
-            key += "]";
-            text += " ";
-            text += demand(key, r.demand);
-            text += ";";
-        }
-        out.push_back(std::move(text));
-    }
-    for (const PinnedList& l : lists) out.push_back("the items of " + path(l.place));
-    for (const PinnedType& t : types) out.push_back("the class " + text_of(t.type.get()));
-    for (const PinnedFunction& f : functions)
-        out.push_back(
-            std::string("code and defaults of ") +
-            PyUnicode_AsUTF8(reinterpret_cast<PyFunctionObject*>(f.function.get())->func_qualname));
-    for (const PinnedPointer& p : pointers) out.push_back(demand(path(p.place), p.read.demand));
-    return out;
-}
-
-int GuardSet::traverse(visitproc visit, void* arg) const {
-    const auto demand = [&](const Demand& d) {
-        Py_VISIT(d.expected.get());
-        return 0;
-    };
-    const auto read = [&](const PinnedRead& r) {
-        Py_VISIT(r.key.get());
-        return demand(r.demand);
-    };
-    for (const Place& p : places) Py_VISIT(p.key.get());
-    for (const Node& n : nodes)
-        if (int r = demand(n.demand)) return r;
-    for (const PinnedDict& d : dicts) {
-        Py_VISIT(d.dict.get());
-        Py_VISIT(d.owner.get());
-        for (const PinnedRead& p : d.reads)
-            if (int r = read(p)) return r;
-        for (const Ref& key : d.keys) Py_VISIT(key.get());
-    }
-    for (const PinnedList& l : lists) {
-        Py_VISIT(l.list.get());
-        for (const Ref& item : l.items) Py_VISIT(item.get());
-        for (const PinnedRead& p : l.reads)
-            if (int r = read(p)) return r;
-    }
-    for (const PinnedType& t : types) {
-        Py_VISIT(t.type.get());
-        for (const auto& [name, value] : t.lookups) Py_VISIT(value.get());
-    }
-    for (const PinnedFunction& f : functions) {
-        Py_VISIT(f.function.get());
-        Py_VISIT(f.code.get());
-        Py_VISIT(f.defaults.get());
-        Py_VISIT(f.keyword_defaults.get());
-    }
-    for (const PinnedPointer& p : pointers) {
-        Py_VISIT(p.owner.get());
-        if (int r = read(p.read)) return r;
-    }
-    for (const PinnedTensor& t : tensors) Py_VISIT(t.tensor.get());
-    for (const Relation& r : relations) Py_VISIT(r.object.get());
-    return 0;
+    return check_pinned(failure) &&
+           (sizes_ == nullptr || sizes_->check(values.all(), values.symbols, failure));
 }
 
 }  // namespace ingot::capture

@@ -25,6 +25,7 @@
 
 #include "capture/modes.h"
 #include "capture/ref.h"
+#include "capture/size_guards.h"
 
 namespace ingot::capture {
 
@@ -59,6 +60,7 @@ enum class Check : std::uint8_t {
     Absent,    // nothing is there
     Keys,      // a dict with the keys of the tuple `expected`, in this order
     Members,   // a set with the members of the tuple `expected`, in this order
+    Integer,   // any int; which is said by the sizes' relations
 };
 
 /// What is fixed of a tensor.
@@ -70,6 +72,7 @@ struct TensorFacts {
     c10::DispatchKeySet keys;
     bool requires_grad = false;
     bool leaf = true;
+    bool any_size = false;  // sizes and strides are the SizeGuards' to check
 
     static TensorFacts of(PyObject* tensor);
     bool holds(PyObject* tensor) const;
@@ -161,7 +164,10 @@ class Values {
     void clear() {
         for (PyObject* o : values_) Py_XDECREF(o);
         values_.clear();
+        symbols.clear();
     }
+    std::span<PyObject* const> all() const { return values_; }
+    SymbolValues symbols;  // of the sizes
     void push(PyObject* borrowed) { values_.push_back(Py_XNewRef(borrowed)); }
     PyObject* operator[](std::size_t node) const { return values_[node]; }
 
@@ -186,6 +192,13 @@ class GuardSet {
     /// Whether everything holds for these slots; fills `values` with the nodes' objects. On failure
     /// `failure`, if given, gets the sentence that says what was different.
     bool check(std::span<PyObject* const> slots, Values& values, std::string* failure);
+    /// Of symbolic sizes; made by `begin_sizes` if there are any.
+    SizeGuards& sizes() { return *sizes_; }
+    const SizeGuards* find_sizes() const { return sizes_.get(); }
+    void begin_sizes(std::shared_ptr<trace::SymbolicSizes> symbols);
+    void drop_sizes() { sizes_.reset(); }
+    /// A name for a place that is the same in every recording of one list.
+    std::string key(std::int32_t place) const;
     /// One sentence a guard.
     std::vector<std::string> sentences() const;
     /// As Python would write it: "x.config['size']".
@@ -193,6 +206,7 @@ class GuardSet {
     int traverse(visitproc visit, void* arg) const;
 
   private:
+    std::unique_ptr<SizeGuards> sizes_;
     bool check_pinned(std::string* failure);
     bool recheck(PinnedDict& dict, std::string* failure);
     bool recheck(PinnedList& list, std::string* failure);

@@ -72,6 +72,9 @@ std::int32_t RecipeBuilder::add(PyObject* object) {
         case Origin::Kind::Output:
             at = emit({Make::Output, origin.index});
             break;
+        case Origin::Kind::Number:
+            at = emit({Make::Number, origin.index});
+            break;
         case Origin::Kind::Unknown:
             throw NoRecipe(origin.reason);
         case Origin::Kind::Fresh:
@@ -341,6 +344,8 @@ struct Worker {
                 return Py_NewRef(guards.tensors[static_cast<std::size_t>(i.index)].tensor.get());
             case Make::Output:
                 return Py_NewRef(outputs[static_cast<std::size_t>(i.index)]);
+            case Make::Number:
+                return PyLong_FromLongLong(guards.find_sizes()->computed(i.index, values.symbols));
             case Make::Tuple:
                 return make_tuple(i);
             case Make::List:

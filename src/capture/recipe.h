@@ -33,6 +33,7 @@ enum class Make : std::uint8_t {
     Node,       // dynamic object `index`
     Tensor,     // pinned tensor `index`, as it is now
     Output,     // output `index` of the graph
+    Number,     // integer `index` of those that the sizes' guards compute
     Nothing,    // no object (an unbound local)
     Tuple,      // of `parts`; `object`: the type
     List,       // empty, of type `object`; filled later
@@ -77,7 +78,7 @@ struct Recipes {
 
 /// What the builder asks about an object.
 struct Origin {
-    enum class Kind : std::uint8_t { Fresh, Constant, Node, Tensor, Output, Unknown } kind;
+    enum class Kind : std::uint8_t { Fresh, Constant, Node, Tensor, Output, Number, Unknown } kind;
     std::int32_t index = -1;
     std::string reason;  // of Unknown
 };

@@ -6,6 +6,7 @@
 #include <opcode.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "bindings/errors.h"
@@ -35,11 +36,53 @@ Recording::~Recording() {
     current_recording = outer_;
 }
 
-void Recording::add_slot(Py_ssize_t index, PyObject* value, const std::string& name) {
+PyObject* Recording::add_slot(Py_ssize_t index, PyObject* value, const std::string& name,
+                              bool replaceable) {
     try {
+        if (replaceable && context_.backend == nullptr && value != nullptr &&
+            PyLong_CheckExact(value))
+            if (const auto number = numbers_->value_of(value)) {
+                const std::int64_t n = number->as_int_unchecked();
+                const trace::SymbolicSize size =
+                    history().number_of("slot " + std::to_string(index), n, context_.dynamic);
+                if (!size.name.empty()) {
+                    const c10::SymInt symbol = recorder_->add_number(n, size);
+                    const Ref object = numbers_->add_number(symbol);  // held there
+                    const std::int32_t node = world_->add_slot(index, object.get(), name);
+                    GuardSet& guards = segment_->guards;
+                    guards.nodes[static_cast<std::size_t>(node)].demand.check = Check::Integer;
+                    guards.sizes().add_number(node, trace::unwrap(symbol));
+                    return object.get();
+                }
+            }
         world_->add_slot(index, value, name);
     } catch (const Puzzle& e) {
         if (refusal_.empty()) refusal_ = e.what();
+    }
+    return value;
+}
+void Recording::met_tensor(PyObject* tensor, std::int32_t node) {
+    const at::Tensor& t = THPVariable_Unpack(tensor);
+    GuardSet& guards = segment_->guards;
+    if (!THPVariable_CheckExact(tensor) || t.requires_grad() || t.is_inference() ||
+        context_.backend != nullptr || recorder_->owns(t))
+        return;
+    TensorFacts& facts = *guards.nodes[static_cast<std::size_t>(node)].demand.tensor;
+    if (numbers_->has_symbolic_sizes(tensor)) {  // a guard says that it is the same object
+        facts.any_size = true;
+        return;
+    }
+    const std::string path = guards.key(guards.nodes[static_cast<std::size_t>(node)].place);
+    const auto sizes = history().sizes_of(path, tensor, context_.dynamic);
+    if (std::ranges::all_of(sizes, [](const auto& s) { return s.name.empty(); })) return;
+    try {
+        const at::Tensor promise = numbers_->add_tensor(tensor, sizes);
+        facts.any_size = true;
+        guards.sizes().add_tensor(node, trace::unwrap(promise.sym_sizes()),
+                                  trace::unwrap(promise.sym_strides()));
+        if (scope_) scope_->expect_symbols();
+    } catch (const Error& e) {
+        throw Puzzle(e.what());
     }
 }
 void Recording::pin(PyObject* object, const char* name) { world_->pin(object, name); }
@@ -125,6 +168,8 @@ Verdict Recording::before(Frame frame, const Event& event, PyObject** result) {
     }
     try {
         try {
+            if (numbers_->any() && follow_numbers(event, result))
+                return *result != nullptr ? Verdict::handled : Verdict::raise;
             return guarded(frame, event, result);
         } catch (const Handover& e) {
             return leave_at(frame, event, e.what());
@@ -203,6 +248,7 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
         case Operation::await:
         case Operation::read_local:
         case Operation::match_exception:
+        case Operation::hash:
             return Verdict::run;
         case Operation::iterate:
         case Operation::unpack:
@@ -317,7 +363,8 @@ Verdict Recording::on_tensor_attribute(Frame frame, const Event& event, PyObject
         return Verdict::run;
     }
     if (name == "data") {  // the same memory without history; a promise where eager has an alias
-        *result = PyObject_CallMethod(tensor, "detach", nullptr);
+        const Ref promise = numbers_->stand_in(tensor);
+        *result = PyObject_CallMethod(promise ? promise.get() : tensor, "detach", nullptr);
         if (*result != nullptr) return Verdict::handled;
         PyErr_Clear();
         throw Puzzle("the data of a tensor");
@@ -340,6 +387,9 @@ Verdict Recording::on_tensor_attribute(Frame frame, const Event& event, PyObject
     if (!is_known_tensor_attribute(event.name))
         throw Puzzle("the attribute " + name + " of a tensor");
     static const std::unordered_set<std::string> operators = {"T", "mT", "H", "mH", "real", "imag"};
+    if (numbers_->any() && (name == "shape" || name == "nbytes") &&
+        numbers_->has_symbolic_sizes(tensor))
+        return carried(frame, event, result);
     return operators.contains(name) ? carried(frame, event, result) : Verdict::run;
 }
 
@@ -380,7 +430,16 @@ Verdict Recording::on_operator(Frame frame, const Event& event, PyObject** resul
 
 Verdict Recording::carried(Frame frame, const Event& event, PyObject** result) {
     recorder_->clear_failure();
-    {
+    if (takes_stand_ins(event)) {
+        std::vector<Ref> held;
+        std::vector<PyObject*> operands;
+        const Event other = with_stand_ins(event, held, operands);
+        {
+            Observed observed;
+            *result = perform(other);
+        }
+        *result = numbers_->settled(*result);
+    } else {
         Observed observed;
         *result = perform(event);
     }

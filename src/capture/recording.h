@@ -19,6 +19,7 @@
 #include "capture/callables.h"
 #include "capture/histories.h"
 #include "capture/interpreter/observer.h"
+#include "capture/numbers.h"
 #include "capture/segment.h"
 #include "capture/state.h"
 #include "capture/world.h"
@@ -34,6 +35,7 @@ struct RecordingContext {
     // Borrowed from the captured function's options; see capture.h.
     PyObject *backend = nullptr, *reproduce = nullptr;
     std::size_t limit = 8;  // segments of one list
+    Dynamic dynamic = Dynamic::WhenChanged;
     std::shared_ptr<SegmentTree> tree;
     std::string name;
 };
@@ -44,8 +46,10 @@ class Recording final : public Observer {
     Recording(RecordingContext context, std::shared_ptr<SegmentList> list);
     ~Recording() override;
 
-    /// A value of slot `index`; all are given before `start`.
-    void add_slot(Py_ssize_t index, PyObject* value, const std::string& name);
+    /// A value of slot `index`; all are given before `start`. The result, which the recording
+    /// holds, takes its place in what is recorded if `replaceable`: an integer that is symbolic.
+    PyObject* add_slot(Py_ssize_t index, PyObject* value, const std::string& name,
+                       bool replaceable);
     /// An object that the caller knows by identity.
     void pin(PyObject* object, const char* name);
     /// Begins to record operators. Call right before the session.
@@ -58,6 +62,7 @@ class Recording final : public Observer {
     void answer_first(Operation operation, PyObject* result);
 
     Verdict entered(Frame frame, Entry entry) override;
+    void left(Frame frame, Exit exit, PyObject* result) override;
     Verdict before(Frame frame, const Event& event, PyObject** result) override;
     bool after(Frame frame, const Event& event, PyObject* result) override;
 
@@ -81,6 +86,21 @@ class Recording final : public Observer {
     Verdict on_operator(Frame frame, const Event& event, PyObject** result);
     Verdict on_tensor_attribute(Frame frame, const Event& event, PyObject** result);
     void on_store(const Event& event);
+    // Symbolic numbers (arithmetic.cpp). True: the result is there.
+    bool follow_numbers(const Event& event, PyObject** result);
+    bool follow_binary(const Event& event, PyObject** result);
+    bool follow_comparison(const Event& event, PyObject** result);
+    bool follow_truth(const Event& event, PyObject** result, bool negated);
+    bool follow_extreme(std::span<PyObject* const> arguments, bool most, PyObject** result);
+    bool follow_class(PyTypeObject* type, std::span<PyObject* const> arguments, PyObject** result);
+    bool follow_call(const Event& event, PyObject** result);
+    /// The event with promises and symbols in place of tensors and numbers.
+    Event with_stand_ins(const Event& event, std::vector<Ref>& held,
+                         std::vector<PyObject*>& operands) const;
+    bool takes_stand_ins(const Event& event) const;
+    /// A tensor came with the call: some of its sizes may be symbolic.
+    void met_tensor(PyObject* tensor, std::int32_t node);
+    SizeHistory& history() { return context_.tree->histories[list_.get()]; }
     /// Carries the event out under the recorder; a failure of the recorder is a break.
     Verdict carried(Frame frame, const Event& event, PyObject** result);
     /// Ends the segment, carries the event out for real, begins the next segment.
@@ -98,6 +118,7 @@ class Recording final : public Observer {
     /// Compiles and runs what is recorded; fills the promises. `roots`: objects that live on. False
     /// if the segment had to become one that runs eagerly.
     bool end_segment(Segment::End end, const std::vector<PyObject*>& roots);
+    void end_of_sizes();
     void end_eagerly(const std::string& reason);
     void note_reason(const std::string& reason);
     void read_arguments(std::span<PyObject* const> arguments, int depth);
@@ -111,6 +132,7 @@ class Recording final : public Observer {
     Histories histories_;
     std::unique_ptr<World> world_;
     std::unique_ptr<trace::Recorder> recorder_;
+    std::unique_ptr<Numbers> numbers_;
     std::unique_ptr<trace::Recorder::Scope> scope_;
     std::chrono::steady_clock::time_point began_;  // the segment
     Recording* outer_ = nullptr;

@@ -30,22 +30,25 @@ ReplayStatus compute(const Segment& segment, const Values& values,
                      std::vector<at::Tensor>& outputs) {
     Inputs inputs;
     gather(segment, values, inputs);
+    SymbolValues numbers;
+    if (const SizeGuards* sizes = segment.guards.find_sizes())
+        sizes->numbers(values.symbols, numbers);
     trace::CallStatus status = trace::CallStatus::Done;
     if (segment.program->is_short()) {
-        status = segment.program->call(inputs, outputs);
+        status = segment.program->call(inputs, outputs, numbers);
     } else {
         // Other threads may replace parameters meanwhile.
         c10::SmallVector<at::Tensor, 32> held;
         for (c10::TensorImpl* impl : inputs) held.push_back(trace::borrow(impl));
         const std::shared_ptr<SegmentProgram> program = segment.program;
         WithoutLock unlocked;
-        status = program->call(inputs, outputs);
-        if (status == trace::CallStatus::KernelFailure) outputs = program->replay(inputs);
+        status = program->call(inputs, outputs, numbers);
+        if (status == trace::CallStatus::KernelFailure) outputs = program->replay(inputs, numbers);
         held.clear();
     }
     if (status == trace::CallStatus::OtherInputs) return ReplayStatus::NoMatch;
     if (status == trace::CallStatus::KernelFailure && segment.program->is_short())
-        outputs = segment.program->replay(inputs);
+        outputs = segment.program->replay(inputs, numbers);
     return ReplayStatus::Done;
 }
 
@@ -126,15 +129,17 @@ PyObject* resume_recording(const ReplayContext& context, const BreakPoint& at,
                            const std::shared_ptr<SegmentList>& list,
                            std::span<PyObject* const> slots, PyObject* result) {
     Recording recording(context.recording, list);
+    std::vector<PyObject*> actual;  // with integers that are symbolic in the place of others
     for (std::size_t i = 0; i < slots.size(); ++i)
-        recording.add_slot(static_cast<Py_ssize_t>(i), slots[i], "slot " + std::to_string(i));
-    recording.add_slot(static_cast<Py_ssize_t>(slots.size()), result, "the result");
+        actual.push_back(recording.add_slot(static_cast<Py_ssize_t>(i), slots[i],
+                                            "slot " + std::to_string(i), true));
+    recording.add_slot(static_cast<Py_ssize_t>(slots.size()), result, "the result", false);
     if (at.frames.back().resume == Resume::execute) recording.answer_first(at.operation, result);
     PyObject* returned = nullptr;
     {
         Session session(&recording);
         recording.start();
-        returned = resume(at, slots, result);
+        returned = resume(at, actual, result);
     }
     return recording.conclude(returned);
 }

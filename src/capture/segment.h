@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "capture/guards.h"
@@ -17,6 +18,7 @@
 #include "capture/modes.h"
 #include "capture/recipe.h"
 #include "capture/segment_program.h"
+#include "capture/size_history.h"
 
 namespace ingot::capture {
 
@@ -72,6 +74,7 @@ struct Segment {
 /// those behind breaks, by the chain of frames and places.
 struct SegmentTree {
     std::map<std::string, std::shared_ptr<SegmentList>> lists;
+    std::unordered_map<const SegmentList*, SizeHistory> histories;
 
     std::shared_ptr<SegmentList> list(const std::string& key) {
         auto& l = lists[key];

@@ -176,25 +176,27 @@ void SegmentProgram::settle(std::vector<at::Tensor>& outputs) const {
 }
 
 trace::CallStatus SegmentProgram::call(std::span<c10::TensorImpl* const> inputs,
-                                       std::vector<at::Tensor>& outputs) {
+                                       std::vector<at::Tensor>& outputs,
+                                       std::span<const std::int64_t> numbers) {
     if (backend_ || log_) {
         outputs = backend_ ? backend_->call(inputs) : log_->run(inputs);
         settle(outputs);
         return trace::CallStatus::Done;
     }
     if (!needs_as_recorded(inputs)) return trace::CallStatus::OtherInputs;
-    if (!gradients_ && plain_) return plain_->call(inputs, outputs);
+    if (!gradients_ && plain_) return plain_->call(inputs, outputs, numbers);
     at::AutoGradMode grad(true);
     const trace::CallStatus status =
-        joint_ ? joint_->call(inputs, outputs) : plain_->call(inputs, outputs);
+        joint_ ? joint_->call(inputs, outputs) : plain_->call(inputs, outputs, numbers);
     if (status == trace::CallStatus::Done) settle(outputs);
     return status;
 }
 
-std::vector<at::Tensor> SegmentProgram::replay(std::span<c10::TensorImpl* const> inputs) const {
+std::vector<at::Tensor> SegmentProgram::replay(std::span<c10::TensorImpl* const> inputs,
+                                               std::span<const std::int64_t> numbers) const {
     at::AutoGradMode grad(true);  // each recorded call knows whether it was on
     std::vector<at::Tensor> outputs =
-        joint_ ? joint_->forward().replay(inputs) : plain_->replay(inputs);
+        joint_ ? joint_->forward().replay(inputs) : plain_->replay(inputs, numbers);
     settle(outputs);
     return outputs;
 }

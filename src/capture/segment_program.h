@@ -42,10 +42,13 @@ class SegmentProgram {
 
     /// Runs it. OtherInputs also when other inputs need a gradient than while recording, if that
     /// makes a difference.
+    /// `numbers`: of the integers among its inputs.
     trace::CallStatus call(std::span<c10::TensorImpl* const> inputs,
-                           std::vector<at::Tensor>& outputs);
+                           std::vector<at::Tensor>& outputs,
+                           std::span<const std::int64_t> numbers = {});
     /// The recorded calls one by one, as eager does.
-    std::vector<at::Tensor> replay(std::span<c10::TensorImpl* const> inputs) const;
+    std::vector<at::Tensor> replay(std::span<c10::TensorImpl* const> inputs,
+                                   std::span<const std::int64_t> numbers = {}) const;
     /// Whether a call is too short to give up Python's lock for.
     bool is_short() const { return plain_ != nullptr && !gradients_ && plain_->is_short(); }
     /// Whether it has a backward.

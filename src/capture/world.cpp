@@ -93,13 +93,16 @@ std::int32_t World::add_node(const Known& parent, Reach reach, Py_ssize_t index,
     guards_.nodes.push_back(std::move(node));
     const auto number = static_cast<std::int32_t>(guards_.nodes.size()) - 1;
     meet(value, guards_.nodes.back().place, itself ? -1 : number, -1);
-    if (is_tensor(value)) refuse_special_tensor(value);
+    if (is_tensor(value)) {
+        refuse_special_tensor(value);
+        if (sized_) sized_(value, number);
+    }
     return number;
 }
 
-void World::add_slot(Py_ssize_t index, PyObject* value, const std::string& name) {
+std::int32_t World::add_slot(Py_ssize_t index, PyObject* value, const std::string& name) {
     Ref key = name.empty() ? Ref() : Ref::steal(PyUnicode_FromString(name.c_str()));
-    add_node(Known{}, Reach::Slot, index, key.get(), value);
+    return add_node(Known{}, Reach::Slot, index, key.get(), value);
 }
 
 Origin World::origin_of(PyObject* object) const {

@@ -43,13 +43,15 @@ struct Known {
 class World {
   public:
     /// `met` is told of each tensor that becomes known.
-    explicit World(GuardSet& guards, std::function<void(PyObject*)> met = {})
-        : guards_(guards), met_(std::move(met)) {}
+    /// `sized` of each that comes with the call, with its node.
+    explicit World(GuardSet& guards, std::function<void(PyObject*)> met = {},
+                   std::function<void(PyObject*, std::int32_t)> sized = {})
+        : guards_(guards), met_(std::move(met)), sized_(std::move(sized)) {}
     World(const World&) = delete;
     World& operator=(const World&) = delete;
 
     /// A value that comes with the call.
-    void add_slot(Py_ssize_t index, PyObject* value, const std::string& name);
+    std::int32_t add_slot(Py_ssize_t index, PyObject* value, const std::string& name);
     /// An object known by its identity.
     void pin(PyObject* object, Place place);
     void pin(PyObject* object, const char* name);
@@ -129,6 +131,7 @@ class World {
 
     GuardSet& guards_;
     std::function<void(PyObject*)> met_;
+    std::function<void(PyObject*, std::int32_t)> sized_;
     std::unordered_map<PyObject*, Known> known_;
     std::vector<Ref> held_;
     std::unordered_set<Pair, PairHash> reads_;  // container, key: already guarded

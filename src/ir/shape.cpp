@@ -3,6 +3,7 @@
 // node that tracing and passes make; costs a few comparisons of expressions.
 #include <algorithm>
 
+#include "ir/assumed.h"
 #include "ir/shape_rules.h"
 
 namespace ingot {
@@ -243,11 +244,10 @@ Sizes table_sizes(const Rule& r) {
     r.fail("its sizes are given by the caller");
 }
 
-}  // namespace
-
-std::vector<Type> infer_types(Prim prim, std::span<const Type> operands, const Attrs& attrs) {
+std::vector<Type> infer(const Rule& r) {
+    const Prim prim = r.prim;
     const PrimInfo& about = info(prim);
-    Rule r{prim, operands, attrs};
+    const std::span<const Type> operands = r.operands;
     if (about.arity >= 0 && operands.size() != static_cast<std::size_t>(about.arity))
         r.fail("takes " + std::to_string(about.arity) + " operands, not " +
                std::to_string(operands.size()));
@@ -270,6 +270,19 @@ std::vector<Type> infer_types(Prim prim, std::span<const Type> operands, const A
     if (about.dtype_rule == DTypeRule::SameAndIndex)
         results.push_back(r.make(DType::I64, results[0].sizes));
     return results;
+}
+
+}  // namespace
+
+std::vector<Type> infer_types(Prim prim, std::span<const Type> operands, const Attrs& attrs) {
+    return infer({prim, operands, attrs});
+}
+
+std::vector<std::pair<Expr, Expr>> assumed_equalities(Prim prim, std::span<const Type> operands,
+                                                      const Attrs& attrs) {
+    std::vector<std::pair<Expr, Expr>> assumed;
+    infer({prim, operands, attrs, &assumed});
+    return assumed;
 }
 
 }  // namespace ingot

@@ -4,8 +4,10 @@
 // Custom to one of the family functions below. A size is wrong only when it is known to differ;
 // symbolic sizes whose equality is undecided pass (tracing has guarded what it relied on).
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/graph.h"
@@ -17,6 +19,7 @@ struct Rule {
     Prim prim;
     std::span<const Type> operands;
     const Attrs& attrs;
+    std::vector<std::pair<Expr, Expr>>* assumed = nullptr;  // gets the undecided equalities
 
     [[noreturn]] void fail(const std::string& what) const {
         throw InternalError(std::string(name(prim)) + ": " + what);
@@ -37,8 +40,9 @@ struct Rule {
 
     /// Fails when the sizes are known to differ.
     void require_equal(Expr a, Expr b, const char* what) const {
-        if (known_eq(a, b) == false)
-            fail(std::string(what) + ": " + to_string(a) + " and " + to_string(b));
+        const std::optional<bool> equal = known_eq(a, b);
+        if (equal == false) fail(std::string(what) + ": " + to_string(a) + " and " + to_string(b));
+        if (!equal && assumed != nullptr) assumed->emplace_back(a, b);
     }
     void require_equal(const Sizes& a, const Sizes& b, const char* what) const {
         if (a.size() != b.size()) fail(std::string(what) + ": different ranks");

@@ -8,6 +8,7 @@
 
 #include <numeric>
 
+#include "ir/assumed.h"
 #include "trace/recorder_state.h"
 
 namespace ingot::trace {
@@ -18,7 +19,9 @@ const Type& RecorderState::type_of(const Cell& cell, const ViewPath& path) const
 
 ViewPath RecorderState::extend(const Cell& cell, const ViewPath& path, Prim prim, Attrs attrs) {
     const Type operand = type_of(cell, path);
-    std::vector<Type> types = infer_types(prim, std::span<const Type>(&operand, 1), attrs);
+    const std::span<const Type> operands(&operand, 1);
+    if (symbols->any()) symbols->require_equal(assumed_equalities(prim, operands, attrs));
+    std::vector<Type> types = infer_types(prim, operands, attrs);
     auto view = std::make_shared<View>();
     view->parent = path;
     view->prim = prim;

@@ -210,6 +210,18 @@ void RecorderState::read_stand_ins(const c10::OperatorHandle& op, torch::jit::St
     }
 }
 
+/// A real tensor that has symbolic sizes came here by a way on which nobody put its promise in its
+/// place: its sizes may have been read as numbers.
+void RecorderState::specialise_met(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    const std::size_t count = op.schema().arguments().size();
+    for (const c10::IValue& v : std::span(stack).last(count))
+        for_each_tensor(v, [&](const at::Tensor& t) {
+            if (!t.defined()) return;
+            const auto found = captured_.find(t.unsafeGetTensorImpl());
+            if (found != captured_.end()) concrete(found->second.sym_sizes());
+        });
+}
+
 void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     try {
         const auto& id = op.schema().operator_name();
@@ -217,7 +229,10 @@ void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& s
         if (follows_gradients && c10::GradMode::is_enabled() && op.schema().is_mutable())
             refuse_history(op, stack);
         if (op.schema().is_mutable()) refuse_overlap(op, stack);
-        if (read_number && symbols->any()) read_stand_ins(op, stack);
+        if (symbols->any()) {
+            specialise_met(op, stack);
+            if (read_number) read_stand_ins(op, stack);
+        }
         if (stays_a_call(op, stack)) return record_extern(op, stack);
         if (lower(op, stack)) return;
         for (auto key : {c10::DispatchKey::CompositeImplicitAutograd,
@@ -281,6 +296,14 @@ c10::SymInt Recorder::add_number(std::int64_t example, const SymbolicSize& symbo
     return state_->symbols->wrap(e);
 }
 Recorder::Scope::~Scope() { pop_mode(); }
+void Recorder::Scope::expect_symbols() {
+    if (!composites_) composites_ = std::make_unique<SymbolicComposites>();
+}
+at::Tensor Recorder::meet(const at::Tensor& real, std::span<const SymbolicSize> sizes) {
+    return state_->add_input(real, false, "met" + std::to_string(state_->inputs.size()), true,
+                             sizes, {});
+}
+std::shared_ptr<SymbolicSizes> Recorder::symbols() const { return state_->symbols; }
 void Recorder::set_number_reader(NumberReader read) { state_->read_number = std::move(read); }
 Recording Recorder::finish(std::span<const at::Tensor> outputs,
                            std::span<const c10::SymInt> numbers) {

@@ -135,6 +135,12 @@ class Recorder {
     /// A number the program is given beside its tensors (an int argument, the size of something),
     /// as a symbolic integer. Numbered in the order of these calls.
     c10::SymInt add_number(std::int64_t example, const SymbolicSize& symbol);
+    /// For programs that meet their inputs while they run: `real` is met now, with symbolic sizes.
+    /// Where it reaches an operator itself instead of its promise, its sizes are specialised, as
+    /// what led there may have read them.
+    at::Tensor meet(const at::Tensor& real, std::span<const SymbolicSize> sizes);
+    /// The symbolic sizes of this recording.
+    std::shared_ptr<SymbolicSizes> symbols() const;
 
     /// Records on this thread from construction to destruction. Scopes nest.
     class Scope {
@@ -145,6 +151,8 @@ class Recorder {
         ~Scope();
         Scope(const Scope&) = delete;
         Scope& operator=(const Scope&) = delete;
+        /// Sizes were declared as symbolic since it began.
+        void expect_symbols();
 
       private:
         std::unique_ptr<SymbolicComposites> composites_;

@@ -87,6 +87,7 @@ class RecorderState {
     void refuse_overlap(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
     /// `value` with the promises of tensors that were met instead of those tensors.
     c10::IValue promised(const c10::IValue& value) const;
+    void specialise_met(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
     void read_stand_ins(const c10::OperatorHandle& op, torch::jit::Stack& stack);
     bool lower(const c10::OperatorHandle& op, torch::jit::Stack& stack);
     void log_call(const c10::OperatorHandle& op, std::vector<c10::IValue> arguments,

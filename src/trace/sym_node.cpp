@@ -382,6 +382,12 @@ bool SymbolicSizes::decide(Relation relation, Expr left, Expr right) {
     return truth;
 }
 
+void SymbolicSizes::require_equal(std::span<const std::pair<Expr, Expr>> pairs) {
+    for (const auto& [a, b] : pairs)
+        if (!decide(Relation::Eq, a, b))
+            throw UserError("sizes differ: " + to_string(a) + " and " + to_string(b));
+}
+
 std::int64_t SymbolicSizes::specialise(Expr e) {
     if (e.is_constant()) return e.constant();
     const std::int64_t value = hint(e);

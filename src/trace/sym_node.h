@@ -15,8 +15,10 @@
 #include <c10/core/SymIntArrayRef.h>
 
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "ir/graph.h"
@@ -48,6 +50,8 @@ class SymbolicSizes : public std::enable_shared_from_this<SymbolicSizes> {
     std::int64_t hint(Expr e) const;
     /// The truth of a relation: known, or the hints' with a guard.
     bool decide(SizeGuard::Relation relation, Expr left, Expr right);
+    /// Guards that the pairs are equal. Throws UserError where one is not.
+    void require_equal(std::span<const std::pair<Expr, Expr>> pairs);
     /// The number `e` is, with a guard that it is.
     std::int64_t specialise(Expr e);
 

@@ -125,7 +125,7 @@ class Writer:
     # Calls, and changes between them.
 
     def _step(self, grad: bool) -> list[str]:
-        size = 4 if self._chance(0.8) else self._pick(2, 6)
+        size = 4 if self._chance(0.6) else self._pick(2, 3, 5, 6, 7)
         if size == 4:
             made = ["w.t(4, grad=True)" if grad else "w.t(4)", "w.t(4)"]
         else:

@@ -115,6 +115,7 @@ class Evaluator {
     bool perform_observed(const Event& event, PyObject** result, PyObject* (*work)(void*),
                           void* context);
     bool report(const Event& event, PyObject* result);
+    bool report_hash(std::span<PyObject* const> keys);
     Step failed() const { return hand_back_ ? Step::hand_back : Step::error; }
     /// Pushes a new reference, or goes to the handler of the error.
     Step push_result(bool succeeded, PyObject* result) {

@@ -79,6 +79,7 @@ enum class Verdict : std::uint8_t {
 /// | import_from     | module                            | its name   | -                  | value  |
 /// | import_star     | module                            | -          | -                  | -      |
 /// | match_exception | exception, class                  | -          | 1: `except*`       | bool; matching part |
+/// | hash            | keys of a new set or dict, or added by a comprehension | - | -       | -      |
 /// | yield_value     | value                             | -          | -                  | -      |
 /// | send            | receiver, value                   | -          | -                  | value  |
 /// | await           | operand                           | -          | 0 await, 1 async for, 2 its next, 3 yield from | iterator |
@@ -132,6 +133,7 @@ enum class Operation : std::uint8_t {
     yield_value,
     send,
     await,
+    hash,
 };
 /// Its name as in the table above.
 const char* operation_name(Operation operation);

@@ -11,7 +11,13 @@ Step Evaluator::list_append(int depth) {
     return Step::next;
 }
 
+/// Tells the observer whose hashes decide what a new set or dict is.
+bool Evaluator::report_hash(std::span<PyObject* const> keys) {
+    return keys.empty() || perform_effect({Operation::hash, 0, keys}, [] { return true; });
+}
+
 Step Evaluator::set_add(int depth) {
+    if (!report_hash({sp_ - 1, 1})) return failed();
     PyObject* value = pop();
     int failure = PySet_Add(top(depth), value);
     Py_DECREF(value);
@@ -19,6 +25,7 @@ Step Evaluator::set_add(int depth) {
 }
 
 Step Evaluator::map_add(int depth) {
+    if (!report_hash({sp_ - 2, 1})) return failed();
     int failure = PyDict_SetItem(top(depth + 2), top(2), top());
     drop(2);
     return failure != 0 ? Step::error : Step::next;
@@ -51,6 +58,7 @@ Step Evaluator::build_list(int count) {
 }
 
 Step Evaluator::build_set(int count) {
+    if (!report_hash({sp_ - count, static_cast<std::size_t>(count)})) return failed();
     PyObject* set = PySet_New(nullptr);
     if (set == nullptr) return Step::error;
     int failure = 0;
@@ -65,6 +73,11 @@ Step Evaluator::build_set(int count) {
 }
 
 Step Evaluator::build_map(int count) {
+    if (observer_ != nullptr) {
+        std::vector<PyObject*> keys;
+        for (int i = count; i > 0; --i) keys.push_back(top(2 * i));
+        if (!report_hash(keys)) return failed();
+    }
     PyObject* map = count > 0 ? _PyDict_NewPresized(count) : PyDict_New();
     if (map == nullptr) return Step::error;
     for (int i = count; i > 0; --i) {

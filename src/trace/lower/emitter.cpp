@@ -5,7 +5,15 @@
 
 #include <numeric>
 
+#include "ir/assumed.h"
+
 namespace ingot::trace {
+
+void Emitter::check_sizes(Prim prim, const std::vector<ValueId>& operands, const Attrs& attrs) {
+    std::vector<Type> types;
+    for (ValueId v : operands) types.push_back(graph_.type(v));
+    symbols_.require_equal(assumed_equalities(prim, types, attrs));
+}
 
 ValueId Emitter::convert(ValueId v, DType to) {
     return dtype(v) == to ? v : op(Prim::Convert, {v}, {{"dtype", to}});

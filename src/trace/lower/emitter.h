@@ -20,10 +20,12 @@ class Emitter {
     std::int64_t rank(ValueId v) const { return graph_.type(v).rank(); }
 
     ValueId op(Prim prim, std::vector<ValueId> operands, Attrs attrs = {}) {
+        if (symbols_.any()) check_sizes(prim, operands, attrs);
         return graph_.emit(prim, std::move(operands), std::move(attrs), origin_);
     }
     /// All results of a prim with several.
     std::vector<ValueId> ops(Prim prim, std::vector<ValueId> operands, Attrs attrs = {}) {
+        if (symbols_.any()) check_sizes(prim, operands, attrs);
         return graph_.node(graph_.add(prim, std::move(operands), std::move(attrs), origin_))
             .results;
     }
@@ -77,6 +79,10 @@ class Emitter {
     ValueId spread(ValueId reduced, const Ints& dims, const SymInts& sizes);
 
   private:
+    /// Guards the equalities of sizes that the prim takes for granted. Throws UserError where one
+    /// does not hold.
+    void check_sizes(Prim prim, const std::vector<ValueId>& operands, const Attrs& attrs);
+
     Graph& graph_;
     SymbolicSizes& symbols_;
     const std::string& origin_;

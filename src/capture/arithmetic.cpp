@@ -1,0 +1,385 @@
+// What operations mean for symbolic numbers while recording: which are followed, which only move
+// objects, and which need the number; see numbers.h. A part of recording.h.
+#include <opcode.h>
+#include <torch/csrc/Size.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <array>
+
+#include "capture/captured.h"
+#include "capture/objects.h"
+#include "capture/perform.h"
+#include "capture/recording.h"
+
+namespace ingot::capture {
+namespace {
+
+using Sign = SizeGuard::Relation;
+
+int without_in_place(int detail) {
+    return detail >= NB_INPLACE_ADD ? detail - NB_INPLACE_ADD + NB_ADD : detail;
+}
+
+bool is_sequence(PyObject* o) { return PyTuple_Check(o) || PyList_Check(o); }
+
+/// `left relation right` by Python's sign.
+bool decide(trace::SymbolicSizes& sizes, int sign, Expr left, Expr right) {
+    switch (sign) {
+        case Py_EQ:
+            return sizes.decide(Sign::Eq, left, right);
+        case Py_NE:
+            return sizes.decide(Sign::Ne, left, right);
+        case Py_LT:
+            return sizes.decide(Sign::Lt, left, right);
+        case Py_LE:
+            return sizes.decide(Sign::Le, left, right);
+        case Py_GT:
+            return sizes.decide(Sign::Lt, right, left);
+        default:
+            return sizes.decide(Sign::Le, right, left);
+    }
+}
+
+std::optional<Expr> arithmetic(trace::SymbolicSizes& sizes, int detail, Expr a, Expr b) {
+    switch (without_in_place(detail)) {
+        case NB_ADD:
+            return a + b;
+        case NB_SUBTRACT:
+            return a - b;
+        case NB_MULTIPLY:
+            return a * b;
+        case NB_FLOOR_DIVIDE:
+        case NB_REMAINDER:
+            // A divisor of another sign would be another relation of the parts.
+            if (!sizes.decide(Sign::Lt, 0, b)) return std::nullopt;
+            return without_in_place(detail) == NB_FLOOR_DIVIDE ? floor_div(a, b) : mod(a, b);
+        default:
+            return std::nullopt;
+    }
+}
+
+/// Functions of C that only move what they are given.
+bool only_moves(const std::string& name) {
+    static const std::unordered_set<std::string> names = {
+        "isinstance",  "issubclass",  "callable",    "id",           "iter",
+        "len",         "list.append", "list.extend", "list.reverse", "list.clear",
+        "list.copy",   "dict.items",  "dict.keys",   "dict.values",  "dict.copy",
+        "dict.update", "dict.clear",  "next",        "tuple.__new__"};
+    return names.contains(name);
+}
+/// Those of which only the first argument decides.
+bool moves_all_but_first(const std::string& name) {
+    static const std::unordered_set<std::string> names = {
+        "list.insert",      "list.pop",         "dict.get",
+        "dict.pop",         "dict.setdefault",  "dict.__setitem__",
+        "dict.__getitem__", "list.__getitem__", "tuple.__getitem__"};
+    return names.contains(name);
+}
+
+}  // namespace
+
+bool Recording::follow_binary(const Event& event, PyObject** result) {
+    PyObject *left = event.operands[0], *right = event.operands[1];
+    if (is_tensor(left) || is_tensor(right)) return false;
+    if (is_sequence(left) && is_sequence(right) && without_in_place(event.detail) == NB_ADD)
+        return false;
+    const auto a = numbers_->value_of(left), b = numbers_->value_of(right);
+    if (a && b && (a->is_heap_allocated() || b->is_heap_allocated())) {
+        const auto value =
+            arithmetic(*recorder_->symbols(), event.detail, trace::unwrap(*a), trace::unwrap(*b));
+        if (value) {
+            *result = numbers_->add_number(recorder_->symbols()->wrap(*value)).release();
+            return true;
+        }
+    }
+    numbers_->specialise(event.operands);
+    return false;
+}
+
+bool Recording::follow_comparison(const Event& event, PyObject** result) {
+    PyObject *left = event.operands[0], *right = event.operands[1];
+    if (is_tensor(left) || is_tensor(right)) return false;
+    trace::SymbolicSizes& sizes = *recorder_->symbols();
+    const auto a = numbers_->value_of(left), b = numbers_->value_of(right);
+    if (a && b) {
+        if (!a->is_heap_allocated() && !b->is_heap_allocated()) return false;
+        *result = PyBool_FromLong(
+            decide(sizes, event.detail, trace::unwrap(*a), trace::unwrap(*b)) ? 1 : 0);
+        return true;
+    }
+    const bool alike = (PyTuple_Check(left) && PyTuple_Check(right)) ||
+                       (PyList_CheckExact(left) && PyList_CheckExact(right));
+    if (alike && (event.detail == Py_EQ || event.detail == Py_NE) &&
+        Py_SIZE(left) == Py_SIZE(right)) {
+        std::vector<std::pair<Expr, Expr>> pairs;
+        for (Py_ssize_t i = 0; i < Py_SIZE(left); ++i) {
+            const auto x = numbers_->value_of(PySequence_Fast_GET_ITEM(left, i)),
+                       y = numbers_->value_of(PySequence_Fast_GET_ITEM(right, i));
+            if (!x || !y) break;
+            pairs.emplace_back(trace::unwrap(*x), trace::unwrap(*y));
+        }
+        if (static_cast<Py_ssize_t>(pairs.size()) == Py_SIZE(left)) {
+            world_->read_whole(left, 1);
+            world_->read_whole(right, 1);
+            bool equal = true;
+            for (const auto& [x, y] : pairs) equal = equal && sizes.decide(Sign::Eq, x, y);
+            *result = PyBool_FromLong(equal == (event.detail == Py_EQ) ? 1 : 0);
+            return true;
+        }
+    }
+    numbers_->specialise(event.operands);
+    return false;
+}
+
+bool Recording::follow_truth(const Event& event, PyObject** result, bool negated) {
+    const c10::SymInt* value = numbers_->find(event.operands[0]);
+    if (value == nullptr) return false;
+    const bool truth = recorder_->symbols()->decide(Sign::Ne, trace::unwrap(*value), 0);
+    *result = PyBool_FromLong(truth != negated ? 1 : 0);
+    return true;
+}
+
+bool Recording::follow_extreme(std::span<PyObject* const> arguments, bool most, PyObject** result) {
+    std::optional<Expr> value;
+    for (PyObject* o : arguments) {
+        const auto number = numbers_->value_of(o);
+        if (!number) return false;
+        const Expr e = trace::unwrap(*number);
+        value = !value ? e : most ? max(*value, e) : min(*value, e);
+    }
+    if (arguments.size() < 2) return false;
+    *result = numbers_->add_number(recorder_->symbols()->wrap(*value)).release();
+    return true;
+}
+
+bool Recording::follow_class(PyTypeObject* type, std::span<PyObject* const> arguments,
+                             PyObject** result) {
+    if (is_python_class(type) || type == &PyType_Type || type == &PySlice_Type) return false;
+    const c10::SymInt* only = arguments.size() == 1 ? numbers_->find(arguments[0]) : nullptr;
+    if (only != nullptr && type == &PyLong_Type) {
+        *result = Py_NewRef(arguments[0]);
+        return true;
+    }
+    if (only != nullptr && type == &PyBool_Type) {
+        const std::array<PyObject*, 1> operand = {arguments[0]};
+        return follow_truth({Operation::truth, 0, operand}, result, false);
+    }
+    const bool moves = type == &PyTuple_Type || type == &PyList_Type || type == &THPSizeType ||
+                       type == &PyDict_Type || type == &PyEnum_Type || type == &PyZip_Type ||
+                       type == &PyReversed_Type;
+    for (PyObject* o : arguments) {
+        // An iterator may run code whose results nobody sees.
+        if (!moves || numbers_->find(o) != nullptr || (o != nullptr && !is_sequence(o)))
+            numbers_->specialise(o);
+    }
+    return false;
+}
+
+bool Recording::follow_call(const Event& event, PyObject** result) {
+    PyObject* callable = event.operands[0];
+    std::vector<PyObject*> arguments;
+    bool keywords = event.keyword_names != nullptr;
+    if (event.operation == Operation::call) {
+        arguments.assign(event.operands.begin() + 1, event.operands.end());
+    } else {
+        PyObject* tuple = event.operands[1];
+        for (Py_ssize_t i = 0; tuple != nullptr && i < PyTuple_GET_SIZE(tuple); ++i)
+            arguments.push_back(PyTuple_GET_ITEM(tuple, i));
+        PyObject* names = event.operands.size() > 2 ? event.operands[2] : nullptr;
+        Py_ssize_t position = 0;
+        PyObject *key = nullptr, *value = nullptr;
+        while (names != nullptr && PyDict_Next(names, &position, &key, &value)) {
+            arguments.push_back(value);
+            keywords = true;
+        }
+    }
+    PyObject* self = nullptr;
+    if (state().mark_of(callable) != Mark::None) {
+        numbers_->specialise(arguments);
+        return false;
+    }
+    if (PyMethod_Check(callable)) {
+        self = PyMethod_GET_SELF(callable);
+        callable = PyMethod_GET_FUNCTION(callable);
+    }
+    if (PyFunction_Check(callable) || captured_function(callable) != nullptr) return false;
+    if (PyType_Check(callable) && self == nullptr)
+        return !keywords &&
+               follow_class(reinterpret_cast<PyTypeObject*>(callable), arguments, result);
+    static PyObject* const call = PyUnicode_InternFromString("__call__");
+    if (PyType_HasFeature(Py_TYPE(callable), Py_TPFLAGS_HEAPTYPE)) {
+        PyObject* method = _PyType_Lookup(Py_TYPE(callable), call);
+        if (method != nullptr && PyFunction_Check(method)) return false;
+    }
+    const CallClass c = classify(callable);
+    switch (c.kind) {
+        case CallKind::Torch:
+        case CallKind::Unknown:
+        case CallKind::Frames:
+        case CallKind::Data:
+        case CallKind::Shallow:
+        case CallKind::GetAttr:
+        case CallKind::SetAttr:
+        case CallKind::State:
+            if (std::string_view(Py_TYPE(callable)->tp_name) != "functools.partial") return false;
+            break;
+        default:
+            break;
+    }
+    if (self == nullptr && PyCFunction_Check(callable)) self = PyCFunction_GET_SELF(callable);
+    const bool unbound =
+        Py_TYPE(callable) == &PyMethodDescr_Type || Py_TYPE(callable) == &PyWrapperDescr_Type;
+    std::span<PyObject* const> given(arguments);
+    if (unbound && !given.empty()) {
+        self = given[0];
+        given = given.subspan(1);
+    }
+    if (c.name == "len" && given.size() == 1 && is_tensor(given[0])) {
+        if (!numbers_->has_symbolic_sizes(given[0]) || THPVariable_Unpack(given[0]).dim() == 0)
+            return false;
+        const Ref promise = numbers_->stand_in(given[0]);
+        const at::Tensor& t = THPVariable_Unpack(promise ? promise.get() : given[0]);
+        *result = numbers_->add_number(t.sym_size(0)).release();
+        return true;
+    }
+    if (only_moves(c.name)) return false;
+    if ((c.name == "max" || c.name == "min") && !keywords &&
+        follow_extreme(given, c.name == "max", result))
+        return true;
+    if (moves_all_but_first(c.name)) {
+        if (!given.empty()) numbers_->specialise(given[0]);
+        return false;
+    }
+    numbers_->specialise(callable);
+    numbers_->specialise(self);
+    numbers_->specialise(given);
+    return false;
+}
+
+bool Recording::follow_numbers(const Event& event, PyObject** result) {
+    const auto& o = event.operands;
+    switch (event.operation) {
+        case Operation::read_attribute:
+            if (numbers_->find(o[0]) != nullptr) numbers_->specialise(o[0]);
+            return false;
+        case Operation::read_item:
+        case Operation::store_item:
+        case Operation::delete_item:
+            if (!is_tensor(o[0])) numbers_->specialise(o[1]);
+            return false;
+        case Operation::unary:
+            if (event.detail == static_cast<int>(UnaryOperator::logical_not))
+                return follow_truth(event, result, true);
+            if (const c10::SymInt* value = numbers_->find(o[0])) {
+                if (event.detail == static_cast<int>(UnaryOperator::negative)) {
+                    const Expr e = -trace::unwrap(*value);
+                    *result = numbers_->add_number(recorder_->symbols()->wrap(e)).release();
+                    return true;
+                }
+                numbers_->specialise(o[0]);
+            }
+            return false;
+        case Operation::truth:
+            return follow_truth(event, result, false);
+        case Operation::binary:
+            return follow_binary(event, result);
+        case Operation::compare:
+            return follow_comparison(event, result);
+        case Operation::call:
+        case Operation::call_expanded:
+            return follow_call(event, result);
+        case Operation::identical:
+            if (numbers_->find(o[0]) == nullptr && numbers_->find(o[1]) == nullptr) return false;
+            numbers_->specialise(o);
+            if (PyLong_CheckExact(o[0]) && PyLong_CheckExact(o[1])) {
+                // Small integers are one object in CPython, these are not.
+                const std::int64_t a = PyLong_AsLongLong(o[0]), b = PyLong_AsLongLong(o[1]);
+                const bool same = o[0] == o[1] || (a == b && a >= -5 && a <= 256);
+                *result = PyBool_FromLong(same != (event.detail == 1) ? 1 : 0);
+                return true;
+            }
+            return false;
+        case Operation::contains:
+        case Operation::format:
+        case Operation::match_class:
+        case Operation::match_keys:
+        case Operation::match_kind:
+        case Operation::extend_set:
+        case Operation::yield_value:
+        case Operation::send:
+        case Operation::await:
+        case Operation::hash:
+            if (!any_tensor(o, 0)) numbers_->specialise(o);
+            return false;
+        default:
+            return false;
+    }
+}
+
+/// C code is about to get what Python code returns to it, and to do what nobody sees with it.
+void Recording::left(Frame frame, Exit exit, PyObject* result) {
+    if (over_ || numbers_ == nullptr || !numbers_->any()) return;
+    if (exit == Exit::returned && frame.caller() && !frame.is_direct() && !is_tensor(result)) try {
+            numbers_->specialise(result);
+        } catch (const std::exception&) {
+            give_up("a size that is needed as a number");
+        }
+}
+
+Event Recording::with_stand_ins(const Event& event, std::vector<Ref>& held,
+                                std::vector<PyObject*>& operands) const {
+    operands.assign(event.operands.begin(), event.operands.end());
+    std::size_t first = 0;
+    if (event.operation == Operation::call || event.operation == Operation::call_expanded) {
+        first = 1;
+        PyObject* callable = operands[0];
+        // A method that is bound to a tensor already.
+        if (PyCFunction_Check(callable) && is_tensor(PyCFunction_GET_SELF(callable))) {
+            const Ref owner = numbers_->stand_in(PyCFunction_GET_SELF(callable));
+            Ref bound = Ref::steal(
+                owner ? PyObject_GetAttrString(
+                            owner.get(),
+                            reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name)
+                      : nullptr);
+            if (bound) {
+                operands[0] = bound.get();
+                held.push_back(std::move(bound));
+            }
+            PyErr_Clear();
+        }
+    }
+    for (std::size_t i = first; i < operands.size(); ++i) {
+        Ref other = numbers_->stand_in(operands[i]);
+        if (event.operation == Operation::call_expanded && i == 2 && operands[i] != nullptr) {
+            other = Ref::steal(PyDict_Copy(operands[i]));
+            Py_ssize_t position = 0;
+            PyObject *key = nullptr, *value = nullptr;
+            while (other && PyDict_Next(operands[i], &position, &key, &value))
+                if (const Ref changed = numbers_->stand_in(value))
+                    PyDict_SetItem(other.get(), key, changed.get());
+        }
+        if (!other) continue;
+        operands[i] = other.get();
+        held.push_back(std::move(other));
+    }
+    Event changed = event;
+    changed.operands = operands;
+    return changed;
+}
+
+bool Recording::takes_stand_ins(const Event& event) const {
+    if (!numbers_->any()) return false;
+    if (event.operation != Operation::call && event.operation != Operation::call_expanded)
+        return event.operation != Operation::iterate;
+    PyObject* callable = event.operands[0];
+    if (PyMethod_Check(callable) || PyFunction_Check(callable) || PyType_Check(callable) ||
+        captured_function(callable) != nullptr)
+        return false;
+    const CallClass c = classify(callable);
+    static const std::unordered_set<std::string> unseen = {
+        "Tensor.is_inference", "Tensor.__hash__", "Tensor._is_view", "Tensor.__reduce_ex__"};
+    static const std::unordered_set<std::string> others = {"getattr", "pow", "divmod", "abs"};
+    return (c.kind == CallKind::Torch && !unseen.contains(c.name)) || others.contains(c.name);
+}
+
+}  // namespace ingot::capture

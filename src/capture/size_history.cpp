@@ -1,0 +1,120 @@
+// See size_history.h.
+#include "capture/size_history.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "capture/ref.h"
+
+namespace ingot::capture {
+namespace {
+
+/// What `ingot.mark_dynamic` and its relatives left at a tensor.
+class Marks {
+  public:
+    explicit Marks(PyObject* tensor) {
+        PyObject** dict = _PyObject_GetDictPtr(tensor);
+        if (dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) != 0) dict_ = *dict;
+    }
+    bool is_dynamic(std::int64_t dim) const {
+        return has("_dynamo_dynamic_indices", dim) || has("_dynamo_weak_dynamic_indices", dim);
+    }
+    bool is_static(std::int64_t dim) const { return has("_dynamo_static_indices", dim); }
+    /// The range given with the mark.
+    trace::SymbolicSize range(std::int64_t dim, trace::SymbolicSize size) const {
+        PyObject* ranges = find("_dynamo_dynamic_range");
+        Ref all = Ref::steal(ranges == nullptr ? nullptr : PySequence_List(ranges));
+        if (!all) PyErr_Clear();
+        for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) {
+            PyObject* range = PyList_GET_ITEM(all.get(), i);
+            if (!PyTuple_Check(range) || PyTuple_GET_SIZE(range) != 3) continue;
+            if (PyLong_AsLongLong(PyTuple_GET_ITEM(range, 0)) != dim) continue;
+            PyObject *least = PyTuple_GET_ITEM(range, 1), *most = PyTuple_GET_ITEM(range, 2);
+            if (PyLong_Check(least))
+                size.range.lo = std::max<std::int64_t>(size.range.lo, PyLong_AsLongLong(least));
+            if (PyLong_Check(most))
+                size.range.hi = std::min<std::int64_t>(size.range.hi, PyLong_AsLongLong(most));
+        }
+        if (PyErr_Occurred()) PyErr_Clear();
+        return size;
+    }
+
+  private:
+    PyObject* find(const char* name) const {
+        return dict_ == nullptr ? nullptr : PyDict_GetItemString(dict_, name);
+    }
+    bool has(const char* name, std::int64_t dim) const {
+        PyObject* set = find(name);
+        if (set == nullptr || !PyAnySet_Check(set)) return false;
+        const Ref number = Ref::steal(PyLong_FromLongLong(dim));
+        const int found = number ? PySet_Contains(set, number.get()) : 0;
+        if (found < 0) PyErr_Clear();
+        return found > 0;
+    }
+    PyObject* dict_ = nullptr;
+};
+
+/// Up to which size a symbol goes: small enough that products of a few stay numbers of 64 bits.
+Range range_for(std::int64_t value) {
+    constexpr std::int64_t kUsual = std::int64_t{1} << 20, kLarge = std::int64_t{1} << 40;
+    return {2, value < kUsual / 4 ? kUsual : kLarge};
+}
+
+}  // namespace
+
+bool SizeHistory::changes(std::int64_t& seen, std::int64_t value, Dynamic dynamic) const {
+    if (seen >= 0 && seen != value) seen = kChanges;
+    if (fixed_ || dynamic == Dynamic::Never || seen == kFixed || value < 2) return false;
+    return seen == kChanges || dynamic == Dynamic::Always;
+}
+
+std::vector<trace::SymbolicSize> SizeHistory::sizes_of(const std::string& path, PyObject* tensor,
+                                                       Dynamic dynamic) {
+    const at::Tensor& t = THPVariable_Unpack(tensor);
+    const auto rank = static_cast<std::size_t>(t.dim());
+    const std::string key = path + "/" + std::to_string(rank);
+    auto& seen = seen_[key];
+    if (seen.empty()) seen.assign(t.sizes().begin(), t.sizes().end());
+    const Marks marks(tensor);
+    std::vector<trace::SymbolicSize> sizes(rank);
+    for (std::size_t d = 0; d < rank; ++d) {
+        const auto dim = static_cast<std::int64_t>(d);
+        const std::int64_t value = t.size(dim);
+        const bool marked = marks.is_dynamic(dim);
+        if (!changes(seen[d], value, marked ? Dynamic::Always : dynamic) || marks.is_static(dim))
+            continue;
+        sizes[d].range = range_for(value);
+        if (marked) {
+            sizes[d] = marks.range(dim, sizes[d]);
+            if (value < sizes[d].range.lo || value > sizes[d].range.hi) continue;
+            sizes[d].name = "m" + std::to_string(users_.size());
+        } else {
+            sizes[d].name = "s" + std::to_string(value);
+        }
+        users_[sizes[d].name].emplace_back(key, d);
+    }
+    return sizes;
+}
+
+trace::SymbolicSize SizeHistory::number_of(const std::string& path, std::int64_t value,
+                                           Dynamic dynamic) {
+    const std::string key = path + "/int";
+    auto& seen = seen_[key];
+    // What is no size from the beginning counts as one that changes.
+    if (seen.empty()) seen.push_back(value < 0 ? kChanges : value);
+    trace::SymbolicSize number;
+    if (!changes(seen[0], value, dynamic)) return number;
+    number.range = range_for(value);
+    if (value >= number.range.hi) return number;
+    number.name = "i" + std::to_string(users_.size());
+    users_[number.name].emplace_back(key, 0);
+    return number;
+}
+
+void SizeHistory::fix(const std::string& symbol) {
+    const auto found = users_.find(symbol);
+    if (found == users_.end()) return;
+    for (const auto& [key, dim] : found->second) seen_[key][dim] = kFixed;
+    users_.erase(found);
+}
+
+}  // namespace ingot::capture
