@@ -198,6 +198,14 @@ void RecorderState::read_stand_ins(const c10::OperatorHandle& op, torch::jit::St
         if (number->isSymbolic() && number->isIntegral(false)) {
             Emitter e(graph, *symbols, origin);
             actual = fresh(e.size_value(DType::I64, number->toSymInt()), {}, c10::kCPU);
+            // No operator made it; the log of calls needs one that does.
+            static const c10::OperatorHandle scalar_tensor =
+                c10::Dispatcher::singleton().findSchemaOrThrow("aten::scalar_tensor", "");
+            const c10::IValue none, dtype(static_cast<std::int64_t>(c10::kLong));
+            log.push_back({scalar_tensor,
+                           {c10::IValue(*number), dtype, none, none, none},
+                           {actual},
+                           c10::GradMode::is_enabled()});
         } else {
             actual =
                 at::scalar_tensor(number->isBoolean()         ? c10::Scalar(number->toBool())

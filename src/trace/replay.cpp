@@ -45,7 +45,12 @@ c10::IValue Replay::real(const c10::IValue& value) const {
 
 void Replay::bind_results(const c10::IValue& promised, const c10::IValue& real) {
     if (promised.isTensor()) {
-        if (promised.toTensor().defined()) bind(promised.toTensor(), real.toTensor());
+        const at::Tensor promise = promised.toTensor();
+        if (!promise.defined()) return;
+        // A number to PyTorch, whatever made it: it decides less about the results' types.
+        if (promise.unsafeGetTensorImpl()->is_wrapped_number())
+            real.toTensor().unsafeGetTensorImpl()->set_wrapped_number(true);
+        bind(promise, real.toTensor());
     } else if (promised.isList()) {
         const auto a = promised.toListRef(), b = real.toListRef();
         for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) bind_results(a[i], b[i]);

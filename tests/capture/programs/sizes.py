@@ -179,3 +179,32 @@ def trained_with_changing_batches(w):
         loss = f(w.t(n, 3))
         loss.backward()
         w.note(weight.grad.clone())
+
+
+@program
+def exceptions_behind_symbolic_numbers(w):
+    table = {}
+
+    def f(x, n):
+        y = x * n + (n % 3)
+        x.add_(y)
+        return table["missing"]
+
+    f = w.compile(f)
+    for k, n in ((4, 2), (3, 5), (7, 4)):
+        x = w.t(k)
+        w.call(f, x, n)
+        w.note(x)
+
+
+@program
+def one_tensor_twice(w):
+    def f(x, y):
+        x.mul_(2)
+        return x + y, x.shape[0]
+
+    f = w.compile(f)
+    for n in (2, 3, 5, 4):
+        x = w.t(n)
+        w.call(f, x, x)
+        w.call(f, x, w.t(n))
