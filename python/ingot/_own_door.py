@@ -11,11 +11,12 @@ import functools
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from . import _backend, _errors, _fx, _options
+from . import _backend, _errors, _fx, _options, _registry
 from ._explain import Break, Explanation, frame_of
 from ._reproduce import write_reproducer
 from ._settings import Settings
@@ -28,6 +29,7 @@ def compile(function: Callable, settings: Settings) -> Callable:
 
     _mark_known()
     captured = _ingot.capture(function, _capture_options(settings, settings.backend))
+    captured._ingot_settings = settings
     with contextlib.suppress(AttributeError):
         functools.update_wrapper(captured, function)
     return _with_errors(captured, function) if settings.fullgraph else captured
@@ -154,6 +156,7 @@ def _mark_known() -> None:
 
     _mark_own()
     _ingot.capture_mark(torch.compiler.is_compiling, "true")
+    _ingot.capture_mark(torch.autograd.profiler.record_function, "annotation")
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None and hasattr(dynamo, "graph_break"):
         _ingot.capture_mark(dynamo.graph_break, "break")
@@ -174,6 +177,28 @@ def set_stance(stance: Stance) -> None:
 
     name = stance.stance
     _ingot.capture_stance("eager_then_compile" if name == "aot_eager_then_compile" else name)
+    _ingot.capture_force(None if stance.force_backend is None else _forced(stance.force_backend))
+
+
+def _forced(name: str | Callable) -> Callable:
+    """What makes all calls while `name` takes the place of every backend."""
+    from . import _dynamo_door, _ingot
+
+    backend = _registry.canonical(name)
+
+    def call(captured: Any, *args: Any, **kwargs: Any) -> Any:
+        made = captured.__dict__.setdefault("_ingot_forced", {})
+        if backend not in made:
+            given = captured.__dict__.get("_ingot_settings", Settings())
+            settings = replace(given, backend=backend, mode=None, options=None)
+            if isinstance(backend, str):  # PyTorch's own
+                made[backend] = _dynamo_door.compile(captured.function, settings)
+            else:
+                options = _capture_options(settings, backend) | {"forced": True}
+                made[backend] = _ingot.capture(captured.function, options)
+        return made[backend](*args, **kwargs)
+
+    return call
 
 
 def graph_break() -> None:

@@ -138,6 +138,7 @@ const Table& torch_c() {
              "_are_functorch_transforms_active",
              "_functorch_stack_len",
              "_is_key_in_tls",
+             "_get_privateuse1_backend_name",
              "_cuda_getDeviceCount",
              "_jit_is_script_object",
              "is_autocast_available",
@@ -296,7 +297,7 @@ const Names& torch_modules() {
 }
 
 const Names& torch_functions() {
-    static const Names names = {"_scatter", "_gather"};
+    static const Names names = {"_scatter", "_gather", "_group_tensors_by_device_and_dtype"};
     return names;
 }
 
@@ -384,6 +385,7 @@ CallClass of_builtin(PyObject* callable) {
         return {CallKind::Shallow, full};
     if (name == "_abc_register" || name.starts_with("_reset")) return {CallKind::Unknown, full};
     if (pure_modules().contains(module)) return {CallKind::Deep, full};
+    if (full == "_warnings.warn") return {CallKind::Warning, full};
     if (module == "sys") {
         static const Names frames = {"_getframe", "_getframemodulename", "_current_frames",
                                      "exc_info",  "exception",           "settrace",

@@ -26,6 +26,7 @@ enum class CallKind : std::uint8_t {
     Vars,     // vars(object)
     State,    // gives what is in an object (pickling, copying)
     Cached,   // functools.lru_cache: taken as the pure function it claims to be
+    Warning,  // warnings.warn: repeated at each replay
     Frames,   // looks at the frames that run: only CPython does that
 };
 

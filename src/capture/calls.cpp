@@ -8,12 +8,56 @@
 #include "capture/objects.h"
 #include "capture/perform.h"
 #include "capture/recording.h"
+#include "capture/warnings.h"
 
 namespace ingot::capture {
 namespace {
 
 /// What a class statement without __slots__ adds to `object`.
 constexpr Py_ssize_t kDictAndWeakReferences = 2 * sizeof(PyObject*);
+
+/// `torch._foreach_addcdiv_(xs, as, bs, vs)` or `addcmul` with a tensor of numbers.
+PyObject* update_all_scaled(bool divides, std::span<PyObject* const> all) {
+    static PyObject* const torch = PyImport_ImportModule("torch");
+    const Ref pairs = Ref::steal(PyObject_CallMethod(
+        torch, divides ? "_foreach_div" : "_foreach_mul", "OO", all[1], all[2]));
+    const Ref scaled = pairs ? Ref::steal(PySequence_List(pairs.get())) : Ref();
+    if (!scaled) return nullptr;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(scaled.get()); ++i) {
+        const Ref index = Ref::steal(PyLong_FromSsize_t(i));
+        const Ref number = index ? Ref::steal(PyObject_GetItem(all[3], index.get())) : Ref();
+        PyObject* product =
+            number ? PyNumber_Multiply(PyList_GET_ITEM(scaled.get(), i), number.get()) : nullptr;
+        if (product == nullptr || PyList_SetItem(scaled.get(), i, product) != 0) return nullptr;
+    }
+    return PyObject_CallMethod(torch, "_foreach_add_", "OO", all[0], scaled.get());
+}
+
+/// `x.addcdiv_(a, b, value=v)` and the like with a tensor for v, which eager would turn into a
+/// number, as optimizers have it while they are compiled: by operators that take tensors. nullptr
+/// without an error: the call is none of these.
+PyObject* update_scaled_by_tensor(const Event& event, std::string_view name,
+                                  std::span<PyObject* const> all) {
+    if (event.operation != Operation::call || all.size() != 4 || !is_tensor(all[3])) return nullptr;
+    const bool divides = name.ends_with("addcdiv_");
+    PyObject* names = event.keyword_names;
+    if (name == "torch._foreach_addcdiv_" || name == "torch._foreach_addcmul_")
+        return names == nullptr ? update_all_scaled(divides, all) : nullptr;
+    if ((name != "Tensor.addcdiv_" && name != "Tensor.addcmul_") || names == nullptr ||
+        PyTuple_GET_SIZE(names) != 1)
+        return nullptr;
+    const Ref pair = Ref::steal(divides ? PyNumber_TrueDivide(all[1], all[2])
+                                        : PyNumber_Multiply(all[1], all[2]));
+    const Ref scaled = pair ? Ref::steal(PyNumber_Multiply(pair.get(), all[3])) : Ref();
+    return scaled ? PyObject_CallMethod(all[0], "add_", "O", scaled.get()) : nullptr;
+}
+
+/// PyTorch's optimizers break around their steps for what TorchDynamo makes of gradient modes.
+bool is_hint_of_optimizers(Frame frame) {
+    PyObject* name = PyDict_GetItemString(frame.globals(), "__name__");
+    return name != nullptr && PyUnicode_Check(name) &&
+           PyUnicode_CompareWithASCIIString(name, "torch.optim.optimizer") == 0;
+}
 
 }  // namespace
 
@@ -50,6 +94,10 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
             throw Puzzle("a call of a function that is not to be compiled: " +
                          callable_name(callable));
         case Mark::Break:
+            if (is_hint_of_optimizers(frame)) {
+                *result = Py_NewRef(Py_None);
+                return Verdict::handled;
+            }
             throw Puzzle("a graph break that was asked for");
         case Mark::True:
             *result = Py_NewRef(Py_True);
@@ -59,6 +107,7 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
             read_arguments(arguments, 4);
             return carried(frame, event, result);
         case Mark::DisableOnce:
+        case Mark::Annotation:
         case Mark::None:
             break;
     }
@@ -160,6 +209,25 @@ Verdict Recording::on_class(PyTypeObject* type, std::span<PyObject* const> argum
     return Verdict::run;
 }
 
+/// The warning is given now, and each replay gives it again.
+Verdict Recording::on_warning(Frame frame, const Event& event, std::span<PyObject* const> arguments,
+                              PyObject** result) {
+    if (event.operation != Operation::call) throw Puzzle("a warning with expanded arguments");
+    const Ref again = explicit_warning(frame, arguments, event.keyword_names);
+    if (!again) throw Puzzle("a warning whose place is not known");
+    world_->read_warning_filters();
+    {
+        const Quiet quiet;
+        *result = perform(event);
+    }
+    if (*result == nullptr) {
+        give_up("a warning that is an error");
+        return Verdict::raise;
+    }
+    world_->repeat_call(warn_explicit(), again.get());
+    return Verdict::handled;
+}
+
 Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* callable,
                                  PyObject* self, std::span<PyObject* const> arguments,
                                  PyObject** result) {
@@ -211,6 +279,8 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
     switch (c.kind) {
         case CallKind::Unknown:
             throw Puzzle("a call of " + c.name);
+        case CallKind::Warning:
+            return on_warning(frame, event, all, result);
         case CallKind::Frames:
             if (c.name == "dir" && !all.empty()) throw Puzzle("a call of dir");
             throw Handover("a call of " + c.name + ", which looks at frames");
@@ -226,6 +296,9 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
                     return is_tensor(o) && THPVariable_Unpack(o).requires_grad();
                 }))
                 throw Puzzle("a custom autograd.Function");  // its backward is Python's
+            if ((*result = update_scaled_by_tensor(event, c.name, all)) != nullptr)
+                return Verdict::handled;
+            if (PyErr_Occurred()) return Verdict::raise;
             return carried(frame, event, result);
         case CallKind::Pure:
             if (tensors && needs_data(c.name))
@@ -261,7 +334,12 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
                 if (is_tensor(o) || (k != nullptr && k->dynamic()))
                     throw Puzzle("a cached function of objects that may change");
             }
-            return carried(frame, event, result);
+            if (!can_perform(event)) return carried(frame, event, result);
+            {
+                const Quiet quiet;  // whatever it reads, the next call gets this result
+                *result = perform(event);
+            }
+            return *result == nullptr ? Verdict::raise : finish_result(event, result);
         case CallKind::Mutator:
             if (self == nullptr && !all.empty()) self = all[0];
             if (self == nullptr) throw Puzzle("a call of " + c.name);

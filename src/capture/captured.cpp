@@ -3,6 +3,10 @@
 
 #include <structmember.h>
 
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
 #include "bindings/errors.h"
 #include "capture/replay.h"
 
@@ -28,6 +32,7 @@ struct CapturedState {
             return values.contains(key) && values[key].ptr() == Py_True;
         };
         context.fullgraph = flag("fullgraph");
+        forced = flag("forced");
         if (values.contains("recompile_limit") && !values["recompile_limit"].is_none())
             context.limit = values["recompile_limit"].cast<std::size_t>();
         if (values.contains("name") && pybind11::isinstance<pybind11::str>(values["name"]))
@@ -72,6 +77,7 @@ struct CapturedState {
     RecordingContext context;
     std::vector<Shape> shapes;
     std::string failure;
+    bool forced = false;  // made for a stance that forces a backend
 };
 
 void say(const std::string& line) {
@@ -132,11 +138,25 @@ PyObject* record(CapturedObject* self, CapturedState::Shape shape, PyObject* con
     return recording.conclude(result);
 }
 
+/// Under a stance that has another backend for every function.
+PyObject* call_forced(CapturedObject* self, PyObject* const* arguments, std::size_t flags,
+                      PyObject* names) {
+    const Py_ssize_t positional = PyVectorcall_NARGS(flags);
+    const Py_ssize_t count = positional + (names == nullptr ? 0 : PyTuple_GET_SIZE(names));
+    std::vector<PyObject*> all{reinterpret_cast<PyObject*>(self)};
+    all.insert(all.end(), arguments, arguments + count);
+    const Ref callable = Ref::borrow(state().forced);
+    return PyObject_Vectorcall(callable.get(), all.data(), static_cast<std::size_t>(positional) + 1,
+                               names);
+}
+
 PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::size_t flags,
                        PyObject* names) {
     const Stance stance = state().stance;
     CapturedState& s = *self->state;
     Recording* running = Recording::current();
+    if (state().forced != nullptr && !s.forced && running == nullptr)
+        return call_forced(self, arguments, flags, names);
     if (stance == Stance::ForceEager || (running != nullptr && running->follows_operators()))
         return run_eagerly(self, arguments, flags, names);
     const Py_ssize_t positional = PyVectorcall_NARGS(flags);
@@ -261,6 +281,33 @@ PyObject* explain(PyObject* o, PyObject*) {
     });
 }
 
+/// The best of some rounds over the guards of the first recording that serves these arguments.
+PyObject* guard_seconds(PyObject* o, PyObject* const* arguments, Py_ssize_t positional,
+                        PyObject* names) {
+    using Clock = std::chrono::steady_clock;
+    constexpr int kRounds = 20, kChecks = 500;
+    return bindings::with_python_errors([&]() -> PyObject* {
+        const Py_ssize_t count = positional + (names == nullptr ? 0 : PyTuple_GET_SIZE(names));
+        const std::span<PyObject* const> slots(arguments, static_cast<std::size_t>(count));
+        const auto list = as_captured(o)->state->shape(positional, names).list;
+        for (const auto& segment : *list) {
+            const auto holds = [&] {
+                Values values;
+                return segment->guards.check(slots, values, nullptr);
+            };
+            if (!holds()) continue;
+            double best = std::numeric_limits<double>::infinity();
+            for (int round = 0; round < kRounds; ++round) {
+                const auto start = Clock::now();
+                for (int i = 0; i < kChecks; ++i) holds();
+                best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+            }
+            return PyFloat_FromDouble(best / kChecks);
+        }
+        return Py_NewRef(Py_None);
+    });
+}
+
 PyObject* reset(PyObject* o, PyObject*) {
     forget(o);
     return Py_NewRef(Py_None);
@@ -274,6 +321,9 @@ PyObject* last_failure(PyObject* o, void*) {
 PyMethodDef methods[] = {
     {"counters", counters, METH_NOARGS, "What happened to its calls, as a dict."},
     {"explain", explain, METH_NOARGS, "A list with a dict for each recorded segment."},
+    {"guard_seconds", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(guard_seconds)),
+     METH_FASTCALL | METH_KEYWORDS,
+     "Seconds that the guards of a call with these arguments take; None if it was not recorded."},
     {"reset", reset, METH_NOARGS, "Forgets all recordings."},
     {nullptr, nullptr, 0, nullptr}};
 

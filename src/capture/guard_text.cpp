@@ -66,6 +66,8 @@ std::string GuardSet::path(std::int32_t index) const {
             return path(p.parent) + "[" + std::to_string(p.index) + "]";
         case Reach::Itself:
             return path(p.parent);
+        case Reach::Gradient:
+            return path(p.parent) + ".grad";
         case Reach::Variable:
             return "a context variable";
         case Reach::Contents:
@@ -140,6 +142,7 @@ int GuardSet::traverse(visitproc visit, void* arg) const {
         Py_VISIT(r.key.get());
         return demand(r.demand);
     };
+    Py_VISIT(warning_filters.get());
     for (const Place& p : places) Py_VISIT(p.key.get());
     for (const Node& n : nodes)
         if (int r = demand(n.demand)) return r;

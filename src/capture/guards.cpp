@@ -9,6 +9,7 @@
 #include "capture/dict_version.h"
 #include "capture/guard_text.h"
 #include "capture/histories.h"
+#include "capture/warnings.h"
 
 namespace ingot::capture {
 namespace {
@@ -232,10 +233,21 @@ std::string Demand::difference(PyObject* value) const {
 
 // ---- the whole set ----
 
+namespace {
+
+Ref gradient_of(PyObject* tensor) {
+    const at::Tensor& t = THPVariable_Unpack(tensor).grad();
+    return t.defined() ? Ref::steal(THPVariable_Wrap(t)) : Ref::borrow(Py_None);
+}
+
+}  // namespace
+
 bool GuardSet::take(PinnedRead& read, PyObject* value) {
     if (!read.demand.holds(value)) return false;
-    if (read.tensor >= 0)
-        tensors[static_cast<std::size_t>(read.tensor)].tensor = Ref::borrow(value);
+    if (read.tensor < 0) return true;
+    PinnedTensor& tensor = tensors[static_cast<std::size_t>(read.tensor)];
+    if (tensor.fixed && tensor.tensor.get() != value) return false;
+    tensor.tensor = Ref::borrow(value);
     return true;
 }
 
@@ -345,6 +357,10 @@ bool GuardSet::check_pinned(std::string* failure) {
         if (failure != nullptr) *failure = "a class was registered with an abstract base class";
         return false;
     }
+    if (warning_filters && !has_warning_filters(warning_filters.get())) {
+        if (failure != nullptr) *failure = "the filters of warnings are others";
+        return false;
+    }
     for (PinnedDict& d : dicts) {
         const PyObject* dict = d.location != nullptr ? *d.location : d.dict.get();
         if ((dict != d.dict.get() || version_of(dict) != d.version) && !recheck(d, failure))
@@ -388,6 +404,7 @@ bool GuardSet::check(std::span<PyObject* const> slots, Values& values, std::stri
     for (const Node& n : nodes) {
         PyObject* value = nullptr;
         PyObject* parent = n.parent < 0 ? nullptr : values[static_cast<std::size_t>(n.parent)];
+        Ref gradient;  // nothing else may hold the Python object
         switch (n.reach) {
             case Reach::Slot:
                 value = slots[static_cast<std::size_t>(n.index)];
@@ -420,6 +437,12 @@ bool GuardSet::check(std::span<PyObject* const> slots, Values& values, std::stri
             case Reach::Variable:
                 if (PyContextVar_Get(n.key, nullptr, &value) != 0) PyErr_Clear();
                 Py_XDECREF(value);  // the context holds it
+                break;
+            case Reach::Gradient:
+                gradient = gradient_of(
+                    parent != nullptr ? parent
+                                      : tensors[static_cast<std::size_t>(n.index)].tensor.get());
+                value = gradient.get();
                 break;
             case Reach::Lookup:
                 break;

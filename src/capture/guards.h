@@ -41,6 +41,7 @@ enum class Reach : std::uint8_t {
     Lookup,        // attribute `key` of a type
     Itself,        // the parent itself (a second demand on it)
     Variable,      // the value of the context variable `key`
+    Gradient,      // of the parent, or of the pinned tensor `index`; None if there is none
 };
 
 /// Where a known object was found, for paths and messages.
@@ -146,6 +147,7 @@ struct PinnedTensor {
     bool covered = false;    // the program checks it
     bool inspected = false;  // more was read of it than a program checks
     std::int32_t place = -1;
+    bool fixed = false;  // which tensor it is decided something
 };
 /// Two dynamic objects are the same or not; second may be a pinned object instead.
 struct Relation {
@@ -187,6 +189,7 @@ class GuardSet {
     std::vector<PinnedTensor> tensors;
     std::vector<Relation> relations;
     std::optional<unsigned long long> registrations;  // if an abstract base class gave an answer
+    Ref warning_filters;                              // a tuple, if a warning was given
     Modes modes;
 
     /// Whether everything holds for these slots; fills `values` with the nodes' objects. On failure

@@ -16,12 +16,13 @@ struct Named {
     Value value;
 };
 
-constexpr std::array<Named<Mark>, 6> kMarks{{{"disable", Mark::Disable},
+constexpr std::array<Named<Mark>, 7> kMarks{{{"disable", Mark::Disable},
                                              {"disable_once", Mark::DisableOnce},
                                              {"break", Mark::Break},
                                              {"allow", Mark::Allow},
                                              {"constant", Mark::Constant},
-                                             {"true", Mark::True}}};
+                                             {"true", Mark::True},
+                                             {"annotation", Mark::Annotation}}};
 constexpr std::array<Named<Stance>, 5> kStances{{{"default", Stance::Default},
                                                  {"force_eager", Stance::ForceEager},
                                                  {"eager_on_recompile", Stance::EagerOnRecompile},
@@ -121,6 +122,11 @@ PyObject* stance(PyObject*, PyObject* name) {
     return Py_NewRef(Py_None);
 }
 
+PyObject* force(PyObject*, PyObject* callable) {
+    Py_XSETREF(state().forced, callable == Py_None ? nullptr : Py_NewRef(callable));
+    return Py_NewRef(Py_None);
+}
+
 PyObject* recording(PyObject*, PyObject*) { return PyBool_FromLong(is_recording()); }
 
 PyMethodDef functions[] = {
@@ -130,6 +136,8 @@ PyMethodDef functions[] = {
     {"capture_reset", reset, METH_NOARGS, "Forgets all recordings of the process."},
     {"capture_mark", mark, METH_VARARGS, "Says how calls of a callable are recorded."},
     {"capture_stance", stance, METH_O, "Sets the stance and gives the old one."},
+    {"capture_force", force, METH_O,
+     "Has a callable make all calls: with the captured function and the arguments. None: no more."},
     {"is_recording", recording, METH_NOARGS, "Whether this thread records just now."},
     {nullptr, nullptr, 0, nullptr}};
 

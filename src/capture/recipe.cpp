@@ -428,6 +428,8 @@ struct Worker {
                 return PyObject_GenericSetAttr(o, part(i, 0), part(i, 1)) == 0;
             case Make::Rewrite:
                 return rewrite(o, part(i, 0));
+            case Make::Call:
+                return static_cast<bool>(Ref::steal(PyObject_CallObject(o, part(i, 0))));
             default:
                 return false;
         }

@@ -58,6 +58,7 @@ enum class Make : std::uint8_t {
     SetItem,       // dict register index: parts[0] = parts[1]; parts[1] absent: delete
     SetAttribute,  // object register index: parts[0] = parts[1] (generic), or delete
     Rewrite,       // list, dict or set register index gets the contents of parts[0]
+    Call,          // register index is called with the arguments of the tuple parts[0]
 };
 
 struct Instruction {

@@ -109,11 +109,45 @@ void Recording::read_arguments(std::span<PyObject* const> arguments, int depth) 
         if (o != nullptr) world_->read_whole(o, depth);
 }
 
+namespace {
+
+/// Whether the code is how PyTorch puts a custom operator's gradient around the operator: Python
+/// that an operator runs, which decides by what a recording has guarded anyway.
+bool is_of_custom_operators(PyCodeObject* code) {
+    const std::string_view file = PyUnicode_AsUTF8(code->co_filename);
+    return file.ends_with("/torch/_library/autograd.py");
+}
+
+/// Whether a tensor among the frame's arguments needs a gradient, and so Python code of a backward.
+bool needs_gradient(Frame frame) {
+    const auto needs = [](PyObject* o) {
+        return is_tensor(o) && THPVariable_Unpack(o).requires_grad();
+    };
+    bool any = false;
+    for (PyObject* slot : frame.slots()) {
+        if (slot == nullptr || !PyTuple_Check(slot)) continue;
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(slot); ++i) {
+            PyObject* o = PyTuple_GET_ITEM(slot, i);
+            any = any || needs(o);
+            if (PyList_Check(o))
+                for (Py_ssize_t n = 0; n < PyList_GET_SIZE(o); ++n)
+                    any = any || needs(PyList_GET_ITEM(o, n));
+        }
+    }
+    return any && c10::GradMode::is_enabled();
+}
+
+}  // namespace
+
 Verdict Recording::entered(Frame frame, Entry entry) {
     if (over_) return Verdict::hand_back;
     // Python code that PyTorch runs to describe an operator (a meta function): not the program's.
     if (scope_ != nullptr && c10::impl::TorchDispatchModeTLS::stack_len() < depth_)
         return Verdict::hand_back;
+    if (is_of_custom_operators(frame.code()) && !frame.is_direct()) {
+        if (needs_gradient(frame)) give_up("a custom operator whose gradient is written in Python");
+        return Verdict::hand_back;
+    }
     try {
         return enter(frame, entry);
     } catch (const std::exception& e) {
@@ -142,7 +176,9 @@ Verdict Recording::enter(Frame frame, Entry entry) {
         if (entry == Entry::called && method_needs_data(function)) {
             // Called by C code, say by `sorted` for its key; else the call has broken already.
             const auto slots = frame.slots();
-            if (!slots.empty() && is_tensor(slots[0])) {
+            const bool key =
+                text_of(reinterpret_cast<PyFunctionObject*>(function)->func_name) == "__hash__";
+            if (!slots.empty() && is_tensor(slots[0]) && !(key && world_->fix_tensor(slots[0]))) {
                 give_up("the data of a tensor (" + callable_name(function) + ")");
                 return Verdict::run;
             }
@@ -205,7 +241,7 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
             world_->read_attribute(o[0], event.name);
             return Verdict::run;
         case Operation::read_item:
-            if (any_tensor(o)) {
+            if (any_tensor(o) && !PyDict_Check(o[0])) {
                 read_arguments(o, 4);
                 if (is_tensor(o[0])) return carried(frame, event, result);
             }
@@ -274,6 +310,14 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
         case Operation::enter_context: {
             static PyObject* const enter = PyUnicode_InternFromString("__enter__");
             static PyObject* const exit = PyUnicode_InternFromString("__exit__");
+            if (state().mark_of(reinterpret_cast<PyObject*>(Py_TYPE(o[0]))) == Mark::Annotation) {
+                if (world_->find(o[0]) != nullptr) throw Puzzle("an annotation from outside");
+                // It does nothing, and so has nothing to undo, wherever the program leaves it.
+                if (PyObject_SetAttrString(o[0], "run_callbacks_on_exit", Py_False) != 0)
+                    return Verdict::raise;
+                *result = Py_NewRef(o[0]);
+                return Verdict::handled;
+            }
             PyObject* method = world_->read_class(Py_TYPE(o[0]), enter);
             world_->read_class(Py_TYPE(o[0]), exit);
             if (method != nullptr && !PyFunction_Check(method))
@@ -291,9 +335,9 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
             return Verdict::run;
         case Operation::import_name: {
             PyObject* modules = PyImport_GetModuleDict();
-            if (PyDict_GetItemWithError(modules, event.name) == nullptr)
-                throw Handover("an import for the first time");
-            return Verdict::run;
+            if (PyDict_GetItemWithError(modules, event.name) != nullptr) return Verdict::run;
+            *result = import_unrecorded(event);
+            return *result == nullptr ? Verdict::raise : Verdict::handled;
         }
         case Operation::import_from:
             world_->read_attribute(o[0], event.name);
@@ -303,6 +347,20 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
             throw Puzzle("code that is no function");
     }
     return Verdict::run;
+}
+
+PyObject* Recording::import_unrecorded(const Event& event) {
+    const Quiet quiet;
+    scope_.reset();
+    const Ref import = Ref::borrow(PyDict_GetItemString(PyEval_GetBuiltins(), "__import__"));
+    PyObject* module =
+        import ? PyObject_CallFunctionObjArgs(import.get(), event.name, event.operands[0], Py_None,
+                                              event.operands[1], event.operands[2], nullptr)
+               : nullptr;
+    if (!PyErr_Occurred() && module == nullptr)
+        PyErr_SetString(PyExc_ImportError, "__import__ not found");
+    scope_ = std::make_unique<trace::Recorder::Scope>(*recorder_);
+    return module;
 }
 
 void Recording::on_store(const Event& event) {
@@ -320,6 +378,8 @@ void Recording::on_store(const Event& event) {
         case Operation::store_attribute:
         case Operation::delete_attribute:
             if (is_tensor(o[0])) {
+                if (o.size() > 1 && o[1] == Py_None && text_of(event.name) == "grad")
+                    return world_->write_gradient(o[0]);
                 PyObject* found = _PyType_Lookup(Py_TYPE(o[0]), event.name);
                 if (found != nullptr || world_->find(o[0]) != nullptr)
                     throw Puzzle("a store to the attribute " + text_of(event.name) +
@@ -377,10 +437,13 @@ Verdict Recording::on_tensor_attribute(Frame frame, const Event& event, PyObject
             *result = PyBool_FromLong(*leaf);
             return Verdict::handled;
         }
+    if (name == "grad" && known != nullptr) {
+        world_->read_gradient(tensor);
+        return Verdict::run;
+    }
     if (name == "grad" || name == "grad_fn" || name == "_base") {
         const at::Tensor& t = THPVariable_Unpack(tensor);
-        if (t.requires_grad() || (name == "_base" && t.is_view()) ||
-            (name == "grad" && known != nullptr))
+        if (t.requires_grad() || (name == "_base" && t.is_view()))
             throw Puzzle("the attribute " + name + " of a tensor");
         return Verdict::run;
     }

@@ -83,9 +83,14 @@ class Recording final : public Observer {
     Verdict on_class(PyTypeObject* type, std::span<PyObject* const> arguments);
     Verdict on_c_function(Frame frame, const Event& event, PyObject* callable, PyObject* self,
                           std::span<PyObject* const> arguments, PyObject** result);
+    Verdict on_warning(Frame frame, const Event& event, std::span<PyObject* const> arguments,
+                       PyObject** result);
     Verdict on_operator(Frame frame, const Event& event, PyObject** result);
     Verdict on_tensor_attribute(Frame frame, const Event& event, PyObject** result);
     void on_store(const Event& event);
+    /// An import for the first time, with what the module does when it is made: neither observed
+    /// nor recorded, as the next call finds it done.
+    PyObject* import_unrecorded(const Event& event);
     // Symbolic numbers (arithmetic.cpp). True: the result is there.
     bool follow_numbers(const Event& event, PyObject** result);
     bool follow_binary(const Event& event, PyObject** result);

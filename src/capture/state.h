@@ -30,7 +30,16 @@ struct Counters {
     PyObject* as_dict() const;
 };
 
-enum class Mark { None, Disable, DisableOnce, Break, Allow, Constant, True };
+enum class Mark {
+    None,
+    Disable,
+    DisableOnce,
+    Break,
+    Allow,
+    Constant,
+    True,
+    Annotation,  // a class of contexts that only profilers see
+};
 
 enum class Stance { Default, ForceEager, EagerOnRecompile, FailOnRecompile, EagerThenCompile };
 
@@ -40,6 +49,7 @@ struct State {
     std::unordered_map<PyObject*, Mark> marks;  // callables are kept alive
     std::unordered_set<PyObject*> captured;     // borrowed: they take themselves out
     Stance stance = Stance::Default;
+    PyObject* forced = nullptr;  // takes the place of all calls: forced(captured, ...); held
 
     Mark mark_of(PyObject* callable) const {
         if (marks.empty()) return Mark::None;

@@ -168,7 +168,7 @@ void World::read_dict(PyObject* dict, PyObject* key) {
         const Known* k = find(key);
         if (PyTuple_CheckExact(key))
             read_whole(key, 4);
-        else if (k != nullptr && k->dynamic())
+        else if (is_tensor(key) ? k != nullptr && !fix_tensor(key) : k != nullptr && k->dynamic())
             throw Puzzle("a key that may be another object at the next call");
         else if (k == nullptr && !is_hashed_by_value(key))
             throw Puzzle("a key that was made while recording");
@@ -455,7 +455,21 @@ void World::read_attribute(PyObject* owner, PyObject* name) {
 void World::read_item(PyObject* container, PyObject* key) {
     const Known* found = find(container);
     if (PyDict_Check(container)) {
-        if (found != nullptr) read_dict(container, key);
+        if (found == nullptr) return;
+        read_dict(container, key);
+        if (PyDict_CheckExact(container) || PyDict_GetItemWithError(container, key) != nullptr)
+            return;
+        PyErr_Clear();
+        static PyObject* const missing = PyUnicode_InternFromString("__missing__");
+        PyObject* method = _PyType_Lookup(Py_TYPE(container), missing);
+        if (method == nullptr || PyFunction_Check(method)) return;
+        static PyObject* const factory = PyUnicode_InternFromString("default_factory");
+        const Ref makes = Ref::steal(PyObject_GenericGetAttr(container, factory));
+        if (!makes) PyErr_Clear();
+        if (!makes || makes.get() == Py_None)
+            throw Puzzle("a key that is not in " + describe(container));
+        read_attribute(container, factory);
+        write_dict(container, key);  // the default becomes an item
         return;
     }
     if (found == nullptr || found->dirty) return;

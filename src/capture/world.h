@@ -85,6 +85,17 @@ class World {
     void read_registrations() {
         if (!guards_.registrations) guards_.registrations = registrations();
     }
+    /// Which warnings are errors.
+    void read_warning_filters();
+    /// A call that each replay repeats after the other effects: `callable` and the objects in the
+    /// tuple `arguments` are known by their identity.
+    void repeat_call(PyObject* callable, PyObject* arguments);
+    /// Which tensor of the outside this is decides something: false if it may be another one at
+    /// the next call, or was made while recording.
+    bool fix_tensor(PyObject* tensor);
+    /// The attribute `grad` of a tensor; and before it is set to None.
+    void read_gradient(PyObject* tensor);
+    void write_gradient(PyObject* tensor);
     /// Whether two objects are the same decides something.
     void relate(PyObject* a, PyObject* b);
 
@@ -96,7 +107,8 @@ class World {
     void write_whole(PyObject* container);
 
     bool has_writes() const {
-        return !written_keys_.empty() || !written_wholes_.empty() || !written_members_.empty();
+        return !written_keys_.empty() || !written_wholes_.empty() || !written_members_.empty() ||
+               !repeated_calls_.empty();
     }
     /// Adds the effects to the recipes, from the state the containers have now.
     void add_effects(RecipeBuilder& builder);
@@ -143,6 +155,7 @@ class World {
     std::vector<std::pair<Ref, Ref>> written_members_;  // owner with __slots__, name
     std::vector<Ref> written_wholes_;
     std::vector<std::pair<Ref, Ref>> written_variables_;  // and their values before
+    std::vector<std::pair<Ref, Ref>> repeated_calls_;     // callable, tuple of arguments
 };
 
 }  // namespace ingot::capture

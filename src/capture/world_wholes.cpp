@@ -1,5 +1,8 @@
 // Whole containers that are read, what the recording writes, and the effects of that; see world.h.
+#include <torch/csrc/autograd/python_variable.h>
+
 #include "capture/objects.h"
+#include "capture/warnings.h"
 #include "capture/world.h"
 #include "trace/recorder.h"
 
@@ -130,7 +133,11 @@ void World::relate(PyObject* a, PyObject* b) {
     const Known* y = find(b);
     if (x == nullptr || y == nullptr) return;  // a fresh object is no outside object
     if (!x->dynamic()) std::swap(x, y);
-    if (!x->dynamic()) return;
+    if (!x->dynamic()) {
+        if (is_tensor(a)) fix_tensor(a);
+        if (is_tensor(b)) fix_tensor(b);
+        return;
+    }
     if (y->dynamic()) {
         if (x->node != y->node) guards_.relations.push_back({x->node, y->node, {}, a == b});
     } else {
@@ -144,7 +151,7 @@ void World::relate(PyObject* a, PyObject* b) {
 void World::write_dict(PyObject* dict, PyObject* key) {
     const Known* k = find(dict);
     if (k == nullptr || k->dirty) return;
-    if (!is_plain_constant(key)) return write_whole(dict);
+    if (!is_plain_constant(key) && !(is_tensor(key) && fix_tensor(key))) return write_whole(dict);
     if (!written_.insert({dict, key}).second) return;
     held_.push_back(Ref::borrow(key));
     written_keys_.emplace_back(Ref::borrow(dict), Ref::borrow(key));
@@ -215,6 +222,51 @@ void World::add_effects(RecipeBuilder& builder) {
         if (!copy) throw NoRecipe("no memory");
         builder.effect(Make::Rewrite, o, {copy.get()});
     }
+    for (const auto& [callable, arguments] : repeated_calls_)
+        builder.effect(Make::Call, callable.get(), {arguments.get()});
+}
+
+void World::read_warning_filters() {
+    if (guards_.warning_filters) return;
+    guards_.warning_filters = warning_filters();
+    if (!guards_.warning_filters) throw Puzzle("a warning without filters");
+}
+
+bool World::fix_tensor(PyObject* tensor) {
+    const Known* k = find(tensor);
+    if (k == nullptr || k->tensor < 0) return false;
+    guards_.tensors[static_cast<std::size_t>(k->tensor)].fixed = true;
+    return true;
+}
+
+void World::read_gradient(PyObject* tensor) {
+    static PyObject* const name = PyUnicode_InternFromString("grad");
+    const Known* found = find(tensor);
+    if (found == nullptr || written_.contains({tensor, name}) ||
+        !reads_.insert({tensor, name}).second)
+        return;
+    const Known known = *found;
+    if (!known.dynamic() && !fix_tensor(tensor)) throw Puzzle("the gradient of a tensor");
+    const at::Tensor& gradient = THPVariable_Unpack(tensor).grad();
+    const Ref value =
+        gradient.defined() ? Ref::steal(THPVariable_Wrap(gradient)) : Ref::borrow(Py_None);
+    add_node(known, Reach::Gradient, known.tensor, name, value.get());
+}
+
+void World::write_gradient(PyObject* tensor) {
+    static PyObject* const name = PyUnicode_InternFromString("grad");
+    const Known* k = find(tensor);
+    if (k == nullptr || (!k->dynamic() && !fix_tensor(tensor)))
+        throw Puzzle("a store to the gradient of a tensor");
+    if (written_.insert({tensor, name}).second)
+        written_members_.emplace_back(Ref::borrow(tensor), Ref::borrow(name));
+}
+
+void World::repeat_call(PyObject* callable, PyObject* arguments) {
+    pin(callable, "a function");
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); ++i)
+        pin(PyTuple_GET_ITEM(arguments, i), "an argument");
+    repeated_calls_.emplace_back(Ref::borrow(callable), Ref::borrow(arguments));
 }
 
 }  // namespace ingot::capture

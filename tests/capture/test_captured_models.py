@@ -33,7 +33,8 @@ def test_outputs_and_caches(name):
             w.call(module, **small.arguments(rows=3, length=5))
             w.call(module, **small.arguments(), output_hidden_states=True)
             w.call(module, **small.arguments(), return_dict=False)
-        w.call(module, input_ids="text")
+        # With a mask: without one, models look for padding, unless they are being compiled.
+        w.call(module, input_ids="text", attention_mask=torch.ones(2, 5))
 
     compare(model, ingot.compile)
 

@@ -72,6 +72,9 @@ def measure(rounds: int) -> dict[str, dict[str, float]]:
                 for rival, function in everybody.items():
                     seconds = best(lambda f=function: f(*args, **kwargs), 0.2)  # noqa: B023
                     row.setdefault(rival, []).append(seconds * 1e6)
+            captured = everybody["Ingot, own capture"]
+            captured = getattr(captured, "_ingot_call", captured)
+            row["its guards alone"] = [captured.guard_seconds(*args, **kwargs) * 1e6]
         found[name] = {rival: min(times) for rival, times in row.items()}
     return found
 
