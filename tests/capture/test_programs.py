@@ -23,6 +23,7 @@ WRONG_UNDER_DYNAMO = {
     "containers.sorting_and_reductions": "max of nothing raises another error",
     "containers.an_outside_deque_is_a_window": "a deque's maxlen is forgotten",
     "containers.order_of_equal_sets": "equal sets with another order are taken for the same",
+    "optimizers.two_tensors_become_one": "two tensors that become one are still taken for two",
     "control.context_managers": "what __enter__ and __exit__ changed is lost",
     "exceptions.errors_of_operators": "another class and message of an operator's error",
     "exceptions.errors_of_operators_caught_inside": "an operator's error cannot be caught",
