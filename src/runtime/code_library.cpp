@@ -40,6 +40,8 @@ std::vector<std::string> take_out_shared(codegen::IrModule& module) {
         if (f.isDeclaration() || !codegen::is_shareable(f.getName())) continue;
         names.push_back(f.getName().str());
         f.deleteBody();  // makes it external
+        // It may lie beyond 2 GiB: its address comes from a table beside the kernel.
+        f.setDSOLocal(false);
     }
     return names;
 }

@@ -2,6 +2,7 @@
 #include "runtime/code_library.h"
 
 #include <gtest/gtest.h>
+#include <llvm/IR/IRBuilder.h>
 
 #include <atomic>
 #include <thread>
@@ -64,6 +65,34 @@ TEST(CodeLibrary, TriesAgainAfterAFailure) {
                               return jit.compile(std::move(module));
                           }),
               nullptr);
+}
+
+// CUDA's libraries may take all the room between two pieces of code.
+TEST(CodeLibrary, LinksSharedFunctionsThatLieFarAway) {
+    const codegen::Jit jit(codegen::host());
+    codegen::IrModule module = jit.make_module("far");
+    llvm::IRBuilder<> b(*module.context);
+    llvm::Function* packer =
+        codegen::row_packer(*module.module, llvm::Type::getFloatTy(*module.context));
+    const auto function = [&](const char* name, llvm::Type* result) {
+        auto* f = llvm::Function::Create(llvm::FunctionType::get(result, false),
+                                         llvm::GlobalValue::ExternalLinkage, name, *module.module);
+        b.SetInsertPoint(llvm::BasicBlock::Create(*module.context, "entry", f));
+    };
+    function("address", b.getPtrTy());
+    b.CreateRet(packer);
+    function("call", b.getVoidTy());
+    std::vector<llvm::Value*> zeros;
+    for (llvm::Argument& a : packer->args())
+        zeros.push_back(llvm::Constant::getNullValue(a.getType()));
+    b.CreateCall(packer, zeros);
+    b.CreateRetVoid();
+    ASSERT_EQ(take_out_shared(module), std::vector<std::string>{"ingot_pack_f32"});
+    const codegen::CompiledObject object = jit.compile(std::move(module));
+    for (const std::uintptr_t far : {std::uintptr_t{0x10000}, std::uintptr_t{0x7ffffffff000}}) {
+        const auto code = jit.load(object, {{"ingot_pack_f32", reinterpret_cast<void*>(far)}});
+        EXPECT_EQ(code->function<void*()>("address")(), reinterpret_cast<void*>(far));
+    }
 }
 
 TEST(CodeLibrary, TakesSharedFunctionsOutOfAModule) {
