@@ -1,7 +1,15 @@
-// Products whose number of columns suits no tensor core (a vocabulary of 50257 words) get a few
-// columns of zeros more, in the frozen right side, where that is done once; what they give is cut
-// off behind the product. The vendor's kernels for odd numbers are several times slower than the
-// copy. Only for vendors' products on GPUs, of types of two bytes. Linear.
+// Products with a size that suits no tensor core (a vocabulary of 50257 words) get a few zeros
+// more: the vendor's kernels for odd numbers are several times slower than the copies.
+//
+// - A frozen right side gets columns, once; what they give is cut off behind the product.
+// - Otherwise (training) every size along which an operand or the result lies in memory: the
+//   columns of the result, the length of the sums, the rows of a transposed left side. The zeros
+//   are written by whoever makes the operand, or a copy; both gradients share theirs.
+//
+// Only for vendors' products on GPUs, of types of two bytes. Linear.
+#include <map>
+#include <tuple>
+
 #include "passes/facts.h"
 #include "passes/passes.h"
 
@@ -11,6 +19,8 @@ namespace {
 
 constexpr std::int64_t kColumns = 8;  // of two bytes: what tensor cores load at once
 constexpr std::int64_t kWorth = 64;   // columns from which on it pays
+// A copy of a matrix costs its bytes, a slow product the flops: their ratio is the third size.
+constexpr std::int64_t kWorthCopy = 256;
 
 class Aligner {
   public:
@@ -18,50 +28,95 @@ class Aligner {
 
     Graph run() {
         for (NodeId id = 0; id < old_.nodes().size(); ++id) {
-            const std::int64_t missing = missing_columns(old_.node(id));
-            if (missing == 0)
-                rewriter_.copy(id);
+            const Node& n = old_.node(id);
+            const Missing missing = missing_from(n);
+            if (missing.any())
+                emit(n, missing);
             else
-                emit(old_.node(id), missing);
+                rewriter_.copy(id);
         }
         return rewriter_.finish();
     }
 
   private:
-    std::int64_t missing_columns(const Node& n) const {
-        if (n.prim != Prim::Matmul && n.prim != Prim::MatmulBias) return 0;
-        const Type& right = old_.type(n.operands[1]);
-        if (right.rank() != 2 || bytes(right.dtype) != 2 || !frozen_[n.operands[1]]) return 0;
-        if (n.operands.size() > 2 && !frozen_[n.operands[2]]) return 0;
-        const Expr columns = right.sizes[1];
-        if (!columns.is_constant() || columns.constant() < kWorth) return 0;
-        return (kColumns - columns.constant() % kColumns) % kColumns;
+    /// Of a product [rows, length] x [length, columns].
+    struct Missing {
+        std::int64_t rows = 0, length = 0, columns = 0;
+        bool any() const { return rows != 0 || length != 0 || columns != 0; }
+    };
+
+    static std::int64_t missing(const Expr& size) {
+        if (!size.is_constant() || size.constant() < kWorth) return 0;
+        return (kColumns - size.constant() % kColumns) % kColumns;
+    }
+    static bool is_large(const Expr& size) { return known_le(Expr(kWorthCopy), size) == true; }
+
+    bool is_transposed(ValueId v) const {
+        const Node* n = old_.producer(v);
+        return n != nullptr && n->prim == Prim::Permute && old_.type(v).rank() == 2;
     }
 
-    ValueId padded(ValueId v, std::int64_t missing) {
-        const auto rank = static_cast<std::size_t>(rewriter_.out().type(v).rank());
-        Sizes low(rank, Expr(0)), high(rank, Expr(0));
-        high.back() = missing;
-        return rewriter_.out().emit(Prim::Pad, {v},
-                                    {{"low", low}, {"high", high}, {"value", Scalar(0.0)}});
+    Missing missing_from(const Node& n) const {
+        if (n.prim != Prim::Matmul && n.prim != Prim::MatmulBias) return {};
+        const Type &left = old_.type(n.operands[0]), &right = old_.type(n.operands[1]);
+        if (right.rank() != 2 || left.rank() != 2 || bytes(right.dtype) != 2) return {};
+        const Expr rows = left.sizes[0], length = left.sizes[1], columns = right.sizes[1];
+        if (frozen_[n.operands[1]] && (n.operands.size() == 2 || frozen_[n.operands[2]]))
+            return {0, 0, missing(columns)};
+        if (n.operands.size() != 2) return {};
+        Missing m;
+        if (is_large(rows) && is_large(length)) m.columns = missing(columns);
+        if (is_large(rows) && is_large(columns) &&
+            (!is_transposed(n.operands[0]) || is_transposed(n.operands[1])))
+            m.length = missing(length);
+        if (is_large(length) && is_large(columns) && is_transposed(n.operands[0]))
+            m.rows = missing(rows);
+        return m;
     }
 
-    void emit(const Node& n, std::int64_t missing) {
-        std::vector<ValueId> operands{rewriter_(n.operands[0])};
-        for (std::size_t i = 1; i < n.operands.size(); ++i)
-            operands.push_back(padded(rewriter_(n.operands[i]), missing));
+    /// `v` with zeros behind its last two dims. A transposed matrix is filled up as it lies.
+    ValueId padded(ValueId v, std::int64_t rows, std::int64_t columns) {
+        if (rows == 0 && columns == 0) return v;
         Graph& g = rewriter_.out();
-        const ValueId wide = g.emit(n.prim, std::move(operands), n.attrs, n.origin);
-        const Type& type = old_.type(n.results[0]);
-        const NodeId part =
-            g.add_with_types(Prim::Slice, {wide},
-                             {{"starts", Sizes{0, 0}}, {"ends", type.sizes}, {"steps", Ints{1, 1}}},
-                             {type}, n.origin);
-        rewriter_.map(n.results[0], g.node(part).results[0]);
+        if (const Node* n = g.producer(v); n != nullptr && n->prim == Prim::Permute &&
+                                           g.type(v).rank() == 2 &&
+                                           n->attrs.get<Ints>("dims") == Ints{1, 0})
+            return g.emit(Prim::Permute, {padded(n->operands[0], columns, rows)},
+                          {{"dims", Ints{1, 0}}});
+        const auto key = std::tuple(v, rows, columns);
+        if (const auto known = made_.find(key); known != made_.end()) return known->second;
+        const auto rank = static_cast<std::size_t>(g.type(v).rank());
+        Sizes low(rank, Expr(0)), high(rank, Expr(0));
+        high.back() = columns;
+        if (rank > 1) high[rank - 2] = rows;
+        const ValueId made =
+            g.emit(Prim::Pad, {v}, {{"low", low}, {"high", high}, {"value", Scalar(0.0)}});
+        made_.emplace(key, made);
+        return made;
+    }
+
+    void emit(const Node& n, const Missing& missing) {
+        std::vector<ValueId> operands{
+            padded(rewriter_(n.operands[0]), missing.rows, missing.length),
+            padded(rewriter_(n.operands[1]), missing.length, missing.columns)};
+        if (n.operands.size() > 2)
+            operands.push_back(padded(rewriter_(n.operands[2]), 0, missing.columns));
+        Graph& g = rewriter_.out();
+        ValueId result = g.emit(n.prim, std::move(operands), n.attrs, n.origin);
+        if (missing.rows != 0 || missing.columns != 0) {
+            const Type& type = old_.type(n.results[0]);
+            const NodeId part = g.add_with_types(
+                Prim::Slice, {result},
+                {{"starts", Sizes{0, 0}}, {"ends", type.sizes}, {"steps", Ints{1, 1}}}, {type},
+                n.origin);
+            result = g.node(part).results[0];
+        }
+        rewriter_.map(n.results[0], result);
     }
 
     const Graph& old_;
     std::vector<bool> frozen_;
+    std::map<std::tuple<ValueId, std::int64_t, std::int64_t>, ValueId> made_;
     Rewriter rewriter_;
 };
 

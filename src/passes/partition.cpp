@@ -120,13 +120,17 @@ class Partitioner {
         for (NodeId id = static_cast<NodeId>(g_.nodes().size()); id-- > 0;) {
             const Node& n = g_.node(id);
             int nearest = 100;
-            for (ValueId v : n.results) nearest = std::min(nearest, distance_[v] + 1);
+            const int step = query_.views_are_free && is_movement(n.prim) ? 0 : 1;
+            for (ValueId v : n.results) nearest = std::min(nearest, distance_[v] + step);
             for (ValueId v : n.operands) {
                 distance_[v] = std::min(distance_[v], nearest);
                 if (!fuses(n)) in_memory_[v] = true;
             }
             if (!is_pointwise(n.prim) && !is_movement(n.prim))
                 for (ValueId v : n.results) in_memory_[v] = true;
+            // Who reads a view of it reads its memory.
+            if (query_.views_are_free && is_movement(n.prim) && in_memory_[n.results[0]])
+                for (ValueId v : n.operands) in_memory_[v] = true;
         }
         for (std::size_t i = 0; i < query_.forward_outputs; ++i)
             in_memory_[g_.outputs()[i].value] = true;
@@ -137,6 +141,7 @@ class Partitioner {
         if (value.producer == kNone)
             return query_.readable_in_backward[value.position] ? 1 : MaxFlow::kInfinite;
         double w = bytes_of(value.type) * std::pow(1.02, distance_[v]);
+        if (query_.views_are_free && is_movement(g_.node(value.producer).prim)) w *= 1.01;
         return in_memory_[v] ? w + 1 : 2 * w + 1;
     }
 

@@ -23,6 +23,8 @@ struct PartitionQuery {
     /// 1: nothing expensive is computed twice. 0: as little as possible is saved. Between: the
     /// fraction of the bytes saved at 1 that may be saved, recomputing the cheapest first.
     double memory_budget = 1;
+    /// What looks into memory is not saved beside it: calls read it through views.
+    bool views_are_free = false;
     /// Strides in which a saved value is kept; row-major without this function.
     std::function<Sizes(const Graph&, ValueId)> strides_of;
 };

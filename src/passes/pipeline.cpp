@@ -17,6 +17,7 @@ constexpr Pass kPipeline[] = {
     {"fold_constants", fold_constants},
     {"eliminate_common", eliminate_common},
     {"eliminate_dead", eliminate_dead},
+    {"join_parts", join_parts},
     {"fold_frozen", fold_frozen},
     {"merge_matmuls", merge_matmuls},
     {"simplify", simplify},

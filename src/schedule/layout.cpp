@@ -43,7 +43,7 @@ Order order_of(const Sizes& sizes, const Sizes& strides) {
 
 class LayoutWalk {
   public:
-    explicit LayoutWalk(const Graph& g) : g_(g), orders_(g.values().size()) {}
+    LayoutWalk(const Graph& g, bool gpu) : g_(g), gpu_(gpu), orders_(g.values().size()) {}
 
     std::vector<Order> run() {
         for (const Input& in : g_.inputs())
@@ -58,8 +58,14 @@ class LayoutWalk {
   private:
     // What a convolution reads through views is best channels last too.
     void prefer_for_convolutions(const Node& n) {
-        if (n.prim != Prim::Conv && n.prim != Prim::PackedConv) return;
-        ValueId v = n.operands[0];
+        const bool gradient =
+            gpu_ && (n.prim == Prim::ConvGradInput || n.prim == Prim::ConvGradWeight);
+        if (n.prim != Prim::Conv && n.prim != Prim::PackedConv && !gradient) return;
+        prefer_channels_last(n.operands[0]);
+        if (gpu_) prefer_channels_last(n.operands[1]);
+    }
+
+    void prefer_channels_last(ValueId v) {
         const Node* source = g_.producer(v);
         if (source != nullptr && orders_[v].empty() && g_.type(v).rank() > 2 &&
             (source->prim == Prim::Pad || is_pointwise(source->prim)))
@@ -77,6 +83,11 @@ class LayoutWalk {
             case Prim::Conv:
             case Prim::PackedConv:
                 return rank > 2 ? channels_last(rank) : Order{};
+            case Prim::ConvGradInput:
+            case Prim::ConvGradWeight:
+                return gpu_ && rank > 2 ? channels_last(rank) : Order{};
+            case Prim::ExternCall:
+                return gpu_ ? called(n, v) : Order{};
             case Prim::Attention:
                 return rank == 4 ? Order{0, 2, 1, 3} : Order{};
             case Prim::Slice:
@@ -85,8 +96,7 @@ class LayoutWalk {
             case Prim::Interpolate:
                 return orders_[n.operands[0]];
             case Prim::Reshape:
-                return g_.type(n.operands[0]).sizes == g_.type(v).sizes ? orders_[n.operands[0]]
-                                                                        : Order{};
+                return reshaped(n, v);
             case Prim::Permute:
                 return permuted(n);
             case Prim::Window: {
@@ -98,6 +108,47 @@ class LayoutWalk {
             default:
                 return is_reduction(n.prim) ? reduced(n) : Order{};
         }
+    }
+
+    // Where dims are only split, their pieces stay where the dims were: partial sums over images
+    // keep channels last.
+    Order reshaped(const Node& n, ValueId v) const {
+        const Order& order = orders_[n.operands[0]];
+        const Sizes &from = g_.type(n.operands[0]).sizes, &to = g_.type(v).sizes;
+        if (from == to || order.empty() || !gpu_) return from == to ? order : Order{};
+        std::vector<Order> pieces(from.size());
+        std::size_t next = 0;
+        for (std::size_t d = 0; d < from.size(); ++d) {
+            Expr made = 1;
+            do {
+                if (next == to.size()) return {};
+                made = made * to[next];
+                pieces[d].push_back(next++);
+            } while (!(made == from[d]) && known_lt(made, from[d]) == true);
+            if (!(made == from[d])) return {};
+        }
+        if (next != to.size()) return {};
+        Order o;
+        for (std::size_t d : order) o.insert(o.end(), pieces[d].begin(), pieces[d].end());
+        return is_row_major(o) ? Order{} : o;
+    }
+
+    // As the callee hands it over.
+    Order called(const Node& n, ValueId v) const {
+        if (!n.attrs.has("orders")) return {};
+        const Ints& orders = n.attrs.get<Ints>("orders");
+        std::size_t first = 0;
+        for (ValueId before : n.results) {
+            const auto rank = static_cast<std::size_t>(g_.type(before).rank());
+            if (before == v) {
+                Order o;
+                for (std::size_t d = 0; d < rank; ++d)
+                    o.push_back(static_cast<std::size_t>(orders[first + d]));
+                return is_row_major(o) ? Order{} : o;
+            }
+            first += rank;
+        }
+        return {};
     }
 
     // A permutation of row-major memory is followed only into the layout of images: elsewhere the
@@ -133,6 +184,7 @@ class LayoutWalk {
     }
 
     const Graph& g_;
+    bool gpu_;
     std::vector<Order> orders_;
 };
 
@@ -149,11 +201,11 @@ Sizes dense(const Sizes& sizes, const Order& order) {
 
 }  // namespace
 
-Layouts::Layouts(const Graph& g)
+Layouts::Layouts(const Graph& g, bool gpu)
     : strides_(g.values().size()),
       output_(g.values().size(), -1),
       written_(g.values().size(), kNone) {
-    std::vector<Order> orders = LayoutWalk(g).run();
+    std::vector<Order> orders = LayoutWalk(g, gpu).run();
     for (ValueId v = 0; v < g.values().size(); ++v) strides_[v] = dense(g.type(v).sizes, orders[v]);
     for (const Input& in : g.inputs()) strides_[in.value] = in.strides;
     for (std::size_t i = 0; i < g.outputs().size(); ++i) {

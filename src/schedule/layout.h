@@ -15,7 +15,8 @@ namespace ingot::sched {
 /// The memory of the graph's values. `graph` is legalized: outputs are distinct values.
 class Layouts {
   public:
-    explicit Layouts(const Graph& graph);
+    /// `gpu`: the vendor's convolutions also want their filters channels last.
+    explicit Layouts(const Graph& graph, bool gpu = false);
     /// In elements, for the value's own buffer (should it get one).
     const Sizes& strides(ValueId v) const { return strides_[v]; }
     /// Which graph output the value is, or -1.

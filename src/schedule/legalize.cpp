@@ -2,6 +2,7 @@
 #include "schedule/legalize.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 
@@ -245,6 +246,11 @@ std::optional<ValueId> over_columns(Graph& g, Prim prim, ValueId x, Ints dims) {
     if (dims.size() != all_dims.size()) return std::nullopt;
     std::int64_t made = 1;
     std::size_t leading = 0;
+    // A leading dim that has no divisor of use (197 tokens) comes last.
+    const auto pieces = [&](std::int64_t d) {
+        return divisor_below(sizes[static_cast<std::size_t>(d)].constant(), parts);
+    };
+    if (pieces(dims[0]) < 4) std::ranges::stable_sort(dims, std::greater<>{}, pieces);
     while (leading < dims.size() &&
            made * sizes[static_cast<std::size_t>(dims[leading])].constant() <= parts)
         made *= sizes[static_cast<std::size_t>(dims[leading++])].constant();
@@ -255,15 +261,18 @@ std::optional<ValueId> over_columns(Graph& g, Prim prim, ValueId x, Ints dims) {
             sizes[at] = size / chunks;
             sizes.insert(sizes.begin() + dims[leading], Expr(chunks));
             x = g.emit(Prim::Reshape, {x}, {{"sizes", sizes}});
-            dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(leading), dims[leading]);
-            for (std::size_t i = leading + 1; i < dims.size(); ++i) ++dims[i];
+            const std::int64_t split = dims[leading];
+            for (std::int64_t& d : dims) d += d > split;
+            dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(leading) + 1, split + 1);
             made *= chunks;
             ++leading;
         }
     }
     if (made < 4 || leading == dims.size()) return std::nullopt;
-    const Ints rest(dims.begin() + static_cast<std::ptrdiff_t>(leading), dims.end());
+    Ints rest(dims.begin() + static_cast<std::ptrdiff_t>(leading), dims.end());
     Ints first(dims.begin(), dims.begin() + static_cast<std::ptrdiff_t>(leading));
+    std::ranges::sort(rest);
+    std::ranges::sort(first);
     for (std::int64_t& d : first)  // where they are without the others
         d -= std::count_if(rest.begin(), rest.end(), [&](std::int64_t r) { return r < d; });
     const ValueId partial = g.emit(prim, {x}, {{"dims", rest}});

@@ -13,6 +13,10 @@ constexpr int kCheap = 2;          // operations worth repeating rather than sto
 constexpr int kExpandedCheap = 3;  // the same, when each element is needed several times
 constexpr int kMostLoads = 10;     // of one inlined expression
 constexpr int kMostOperations = 300;
+// On GPUs, what several readers compute each: a few additions and products, or one function more.
+constexpr int kArithmetic = 5;
+constexpr int kMostRepeated = 40;
+constexpr int kMostRepeatedLoads = 6;
 constexpr int kCap = 1 << 20;
 
 int operation_cost(Prim p) {
@@ -68,8 +72,14 @@ struct Use {
 class Placer {
   public:
     Placer(const Graph& g, const Layouts& layouts, const std::vector<ValueId>& in_memory,
-           const Generates& generates)
-        : g_(g), layouts_(layouts), uses_(g.values().size()), loads_(g.values().size(), 0) {
+           const Generates& generates, bool gpu)
+        : g_(g),
+          layouts_(layouts),
+          gpu_(gpu),
+          uses_(g.values().size()),
+          loads_(g.values().size(), 0),
+          traffic_(g.values().size(), 0),
+          after_reduction_(g.values().size(), false) {
         p_.contracts.assign(g.nodes().size(), false);
         for (NodeId id = 0; id < g.nodes().size(); ++id)
             p_.contracts[id] = kind(g.node(id).prim) == PrimKind::Contraction && generates(id);
@@ -237,6 +247,7 @@ class Placer {
         }
         p_.cost[v] = cost;
         loads_[v] = loads;
+        if (gpu_) measure_traffic(n, v);
         if (is_reduction(n.prim) || wants_anchor(n, v)) anchor(v);
     }
 
@@ -248,9 +259,43 @@ class Placer {
         // good as its parts unless it is read at random.
         if (is_movement(n.prim) || is_creation(n.prim)) return loads > kMostLoads;
         if (loads > kMostLoads || cost > kMostOperations) return true;
-        if (use.readers > 1 && !(cost <= kCheap && loads <= 1)) return true;
+        if (use.readers > 1 && !(cost <= kCheap && loads <= 1) && !is_worth_repeating(v))
+            return true;
         if (use.repeated && (cost > kExpandedCheap || loads > 2)) return true;
         return use.random && cost > 1;
+    }
+
+    // Bytes that computing the whole of `v` reads, and whether a reduction stands before it.
+    void measure_traffic(const Node& n, ValueId v) {
+        double traffic = 0;
+        bool after = false;
+        for (std::size_t k = 0; k < n.operands.size(); ++k) {
+            const ValueId o = n.operands[k];
+            if (k > 0 && o == n.operands[k - 1]) continue;
+            const bool inlined = p_.home[o] == Home::Inlined;
+            const Node* maker = g_.producer(o);
+            traffic += inlined ? traffic_[o] : bytes_of(o);
+            after = after || (inlined ? after_reduction_[o]
+                                      : maker != nullptr && p_.home[o] == Home::Anchored &&
+                                            is_reduction(maker->prim));
+        }
+        traffic_[v] = traffic;
+        after_reduction_[v] = after;
+    }
+    double bytes_of(ValueId v) const {
+        double n = static_cast<double>(bytes(g_.type(v).dtype));
+        for (Expr e : g_.type(v).sizes)
+            n *= e.is_constant() ? static_cast<double>(e.constant()) : 256.0;
+        return n;
+    }
+
+    // Whether several readers had better compute `v` each: a GPU waits for memory. Not what
+    // follows a reduction, which stays in registers from phase to phase.
+    bool is_worth_repeating(ValueId v) const {
+        if (!gpu_ || after_reduction_[v] || loads_[v] > kMostRepeatedLoads) return false;
+        const double own = bytes_of(v);
+        if (p_.cost[v] <= kArithmetic) return traffic_[v] <= 1.1 * own;
+        return p_.cost[v] <= kMostRepeated && traffic_[v] <= 0.6 * own;
     }
 
     // What a frozen computation hands to the rest is computed once.
@@ -267,9 +312,12 @@ class Placer {
 
     const Graph& g_;
     const Layouts& layouts_;
+    bool gpu_;
     Placement p_;
     std::vector<Use> uses_;
     std::vector<int> loads_;
+    std::vector<double> traffic_;        // by value, on GPUs
+    std::vector<bool> after_reduction_;  // by value, on GPUs
 };
 
 }  // namespace
@@ -298,8 +346,8 @@ bool has_loop_form(const Graph& g, const Node& n) {
 }
 
 Placement place(const Graph& graph, const Layouts& layouts, const std::vector<ValueId>& in_memory,
-                const Generates& generates) {
-    return Placer(graph, layouts, in_memory, generates).run();
+                const Generates& generates, bool gpu) {
+    return Placer(graph, layouts, in_memory, generates, gpu).run();
 }
 
 }  // namespace ingot::sched

@@ -33,8 +33,9 @@ struct Placement {
 /// Whether the node is carried out by loop nests.
 bool has_loop_form(const Graph& graph, const Node& node);
 
+/// `gpu`: what is computed of narrower values than itself is computed again by each reader.
 /// `in_memory`: values that shall have memory even where they only rearrange elements.
 Placement place(const Graph& graph, const Layouts& layouts, const std::vector<ValueId>& in_memory,
-                const Generates& generates);
+                const Generates& generates, bool gpu = false);
 
 }  // namespace ingot::sched

@@ -26,9 +26,10 @@ class Scheduler {
     Scheduler(const Legalized& legal, const ScheduleOptions& options)
         : g_(legal.graph),
           options_(options),
-          layouts_(g_),
-          placement_(
-              place(g_, layouts_, legal.in_memory, [this](NodeId id) { return generates(id); })),
+          layouts_(g_, options.gpu),
+          placement_(place(
+              g_, layouts_, legal.in_memory, [this](NodeId id) { return generates(id); },
+              options.gpu)),
           fusion_(fuse(g_, placement_, layouts_, options)),
           buffer_of_(g_.values().size(), -1),
           context_{g_, placement_, fusion_, layouts_} {}

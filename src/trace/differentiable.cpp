@@ -13,7 +13,10 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include <optional>
+
 #include "passes/passes.h"
+#include "schedule/layout.h"
 #include "trace/dtypes.h"
 #include "trace/extern_host.h"
 #include "trace/output_tensor.h"
@@ -269,6 +272,13 @@ Partition DifferentiableFunction::split(JointRecording& joint, std::span<const a
     const bool round = joint.recording.graph.round_intermediates;
     Graph graph = clean(std::move(joint.recording.graph));
     graph.round_intermediates = round;
+    // A GPU's program keeps what it saves as it lies: copies cost as much as the kernels.
+    std::optional<sched::Layouts> layouts;
+    if (device_.is_cuda()) {
+        layouts.emplace(graph, true);
+        query.views_are_free = true;
+        query.strides_of = [&layouts](const Graph&, ValueId v) { return layouts->strides(v); };
+    }
     return partition(graph, query);
 }
 

@@ -5,6 +5,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "trace/mode.h"
 #include "trace/recorder_state.h"
@@ -86,6 +88,20 @@ void store_written(RecorderState& state, const at::Tensor& target, const at::Ten
     at::Tensor fresh = state.fresh(value, after.strides().vec(), target.device());
     Promise& q = state.promise(fresh);
     p.become(q.cell(), q.view(), q.sym_sizes().vec(), q.sym_strides().vec(), 0);
+}
+
+/// For each result its dims from the one with the longest stride.
+Ints orders_in_memory(const std::vector<Sizes>& strides) {
+    Ints orders;
+    for (const Sizes& s : strides) {
+        Ints dims(s.size());
+        std::iota(dims.begin(), dims.end(), 0);
+        std::ranges::stable_sort(dims, std::greater<>{}, [&](std::int64_t d) {
+            return s[static_cast<std::size_t>(d)].constant();
+        });
+        orders.insert(orders.end(), dims.begin(), dims.end());
+    }
+    return orders;
 }
 
 bool is_random(const c10::OperatorHandle& op) {
@@ -179,6 +195,7 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
     Attrs attrs{{"callee", call_origin},
                 {"index", static_cast<std::int64_t>(externs.size())},
                 {"pure", !random}};
+    if (device.is_cuda()) attrs.set("orders", orders_in_memory(b.callee.result_strides));
     std::vector<int> written = b.callee.written;
     externs.push_back(std::move(b.callee));
     NodeId node = graph.add_with_types(Prim::ExternCall, std::move(operands), std::move(attrs),

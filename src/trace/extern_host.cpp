@@ -75,6 +75,8 @@ class TorchCall : public runtime::ExternCall {
             return;
         }
         // A result that is, or looks into, an operand would dangle: it needs memory of its own.
+        if (lies_as_planned(result, layout))
+            result = result.as_strided(layout.sizes, layout.strides, result.storage_offset());
         bool own = result.device() == device_ && has_layout(result, layout) && !result.is_conj() &&
                    !result.is_neg();
         for (const at::Tensor& t : in) own = own && !same_storage(t, result);
@@ -85,6 +87,15 @@ class TorchCall : public runtime::ExternCall {
         }
         pointer = result.mutable_data_ptr();
         owner = std::make_shared<at::Tensor>(std::move(result));
+    }
+
+    /// Whether strides differ only where there is but one element.
+    static bool lies_as_planned(const at::Tensor& t, const Layout& layout) {
+        if (has_layout(t, layout) || t.numel() == 0) return false;
+        for (std::int64_t d = 0; d < t.dim(); ++d)
+            if (t.size(d) != 1 && t.stride(d) != layout.strides[static_cast<std::size_t>(d)])
+                return false;
+        return true;
     }
 
     std::vector<Layout> inputs_, outputs_;
@@ -114,6 +125,9 @@ class RecordedCall final : public TorchCall {
         : TorchCall(inputs, outputs, device), table_(std::move(table)), callee_(table_->at(index)) {
         for (const c10::IValue& v : callee_.arguments)
             arguments_.push_back(trace::with_numbers(v, value));
+        // Fused attention reads heads wherever they lie.
+        reads_any_strides_ = device.is_cuda() &&
+                             callee_.op.schema().name().starts_with("aten::_scaled_dot_product_");
         for (const Sizes& strides : callee_.operand_strides) {
             Ints& numbers = operand_strides_.emplace_back();
             for (Expr e : strides) numbers.push_back(number(e, value));
@@ -125,7 +139,8 @@ class RecordedCall final : public TorchCall {
                                  std::span<const at::Tensor>) const override {
         std::vector<at::Tensor> operands(in.begin(), in.end());
         for (std::size_t i = 0; i < operands.size() && i < operand_strides_.size(); ++i)
-            operands[i] = with_strides(operands[i], operand_strides_[i]);
+            if (!reads_any_strides_ || !has_wide_rows(operands[i]))
+                operands[i] = with_strides(operands[i], operand_strides_[i]);
         // A written operand is a value of the graph: the call gets a copy that it may change.
         for (int w : callee_.written)
             if (same_storage(operands[w], in[w])) operands[w] = clone_as_is(operands[w]);
@@ -149,6 +164,14 @@ class RecordedCall final : public TorchCall {
         for (std::int64_t s : strides)
             if (s == 0) return t;
         return copy.copy_(t);
+    }
+
+    /// Whether 16 bytes of each row lie side by side, at aligned addresses.
+    static bool has_wide_rows(const at::Tensor& t) {
+        if (t.dim() != 4 || t.stride(3) != 1 || t.itemsize() != 2) return false;
+        for (std::int64_t d = 0; d < 3; ++d)
+            if (t.stride(d) % 8 != 0) return false;
+        return reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % 16 == 0;
     }
 
     static at::Tensor clone_as_is(const at::Tensor& t) {
@@ -177,6 +200,7 @@ class RecordedCall final : public TorchCall {
     const ExternCallee& callee_;
     std::vector<c10::IValue> arguments_;  // the callee's, without symbols
     std::vector<Ints> operand_strides_;
+    bool reads_any_strides_ = false;
 };
 
 }  // namespace

@@ -43,7 +43,7 @@ struct VTable final : c10::impl::PyInterpreterVTable {
     }
     void python_dispatcher(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                            torch::jit::Stack* stack) const override {
-        if (!run_symbolic_composite(op, *stack)) op.redispatchBoxed(keys, stack);
+        if (!run_composite(op, *stack)) op.redispatchBoxed(keys, stack);
     }
     bool is_contiguous(const Impl*, at::MemoryFormat) const override { unexpected("strides"); }
     c10::SymBool sym_is_contiguous(const Impl*, at::MemoryFormat) const override {
@@ -95,10 +95,10 @@ void push_mode(RecorderState& recorder) {
             reinterpret_cast<PyObject*>(&recorder), &interpreter()));
 }
 
-SymbolicComposites::SymbolicComposites() : before_(c10::impl::PythonDispatcherTLS::get_state()) {
+OwnComposites::OwnComposites() : before_(c10::impl::PythonDispatcherTLS::get_state()) {
     c10::impl::PythonDispatcherTLS::set_state(&interpreter());
 }
-SymbolicComposites::~SymbolicComposites() { c10::impl::PythonDispatcherTLS::set_state(before_); }
+OwnComposites::~OwnComposites() { c10::impl::PythonDispatcherTLS::set_state(before_); }
 
 void pop_mode() { c10::impl::TorchDispatchModeTLS::pop_stack(); }
 

@@ -17,13 +17,13 @@ void pop_mode();
 /// The recorder on top of this thread's mode stack; nullptr: there is none, or another mode is.
 RecorderState* topmost_recorder();
 
-/// While in scope, composite operators over symbolic sizes come to composite.h first.
-class SymbolicComposites {
+/// While in scope, composite operators come to composite.h first.
+class OwnComposites {
   public:
-    SymbolicComposites();
-    ~SymbolicComposites();
-    SymbolicComposites(const SymbolicComposites&) = delete;
-    SymbolicComposites& operator=(const SymbolicComposites&) = delete;
+    OwnComposites();
+    ~OwnComposites();
+    OwnComposites(const OwnComposites&) = delete;
+    OwnComposites& operator=(const OwnComposites&) = delete;
 
   private:
     c10::impl::PyInterpreter* before_;

@@ -290,10 +290,12 @@ at::Tensor Recorder::add_input(const at::Tensor& real, bool frozen, std::string 
 }
 Recorder::Scope::Scope(Recorder& recorder) {
     push_mode(*recorder.state_);
-    if (recorder.state_->symbols->any()) composites_ = std::make_unique<SymbolicComposites>();
-    // Without gradients autograd would only take composite operators apart, attention above all.
     const auto& device = recorder.state_->device;
-    if (device && device->is_cuda() && !c10::GradMode::is_enabled()) below_autograd_.emplace();
+    const bool gpu = device && device->is_cuda(), gradients = c10::GradMode::is_enabled();
+    if (recorder.state_->symbols->any() || (gpu && gradients))
+        composites_ = std::make_unique<OwnComposites>();
+    // Without gradients autograd would only take composite operators apart, attention above all.
+    if (gpu && !gradients) below_autograd_.emplace();
 }
 at::Tensor Recorder::add_input(const at::Tensor& real, bool frozen, std::string name) {
     return state_->add_input(real, frozen, std::move(name), false, {}, {});

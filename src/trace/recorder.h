@@ -106,9 +106,9 @@ struct Recording {
     std::vector<Expr> computed;     // the integers given to finish(), in order
 };
 
-class RecorderState;       // recorder_state.h: what lowerings see
-class SymbolicComposites;  // mode.h
-struct JointRecording;     // autograd.h
+class RecorderState;    // recorder_state.h: what lowerings see
+class OwnComposites;    // mode.h
+struct JointRecording;  // autograd.h
 
 /// One recording session. Used from one thread at a time.
 class Recorder {
@@ -155,7 +155,7 @@ class Recorder {
         void expect_symbols();
 
       private:
-        std::unique_ptr<SymbolicComposites> composites_;
+        std::unique_ptr<OwnComposites> composites_;
         std::optional<at::AutoDispatchBelowADInplaceOrView> below_autograd_;
     };
 

@@ -68,6 +68,14 @@ struct ConvArguments {
         return at::convolution(x, w, {}, stride, padding, dilation, transposed, output_padding,
                                groups);
     }
+    /// Stands for the operand that the backward does not read: only its sizes, and whether it is
+    /// channels last, matter.
+    static at::Tensor stand_in(const Ints& sizes, const at::Tensor& grad) {
+        const auto format = grad.suggest_memory_format();
+        if (grad.is_cuda() && format != at::MemoryFormat::Contiguous)
+            return at::empty(sizes, grad.options(), format);
+        return at::empty({1}, grad.options()).expand(sizes);
+    }
     at::Tensor backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& w,
                         bool for_input) const {
         auto [input, weight, bias] = at::convolution_backward(
@@ -153,11 +161,11 @@ VendorFunction contraction(Prim prim, const Attrs& a, c10::Device device) {
             return plain([c = ConvArguments(a)](In in) { return c.forward(in[0], in[1]); });
         case Prim::ConvGradInput:
             return plain([c = ConvArguments(a), s = sizes_attr(a, "sizes")](In in) {
-                return c.backward(in[0], at::empty({1}, in[0].options()).expand(s), in[1], true);
+                return c.backward(in[0], ConvArguments::stand_in(s, in[0]), in[1], true);
             });
         case Prim::ConvGradWeight:
             return plain([c = ConvArguments(a), s = sizes_attr(a, "sizes")](In in) {
-                return c.backward(in[0], in[1], at::empty({1}, in[0].options()).expand(s), false);
+                return c.backward(in[0], in[1], ConvArguments::stand_in(s, in[0]), false);
             });
         case Prim::Attention:
             return attention(a, device);

@@ -133,6 +133,35 @@ def test_training_a_transformer(compiled_whole: None) -> None:
     check_training(Classifier(), [ids], torch.randint(0, 10, (8,), device="cuda"))
 
 
+class Masked(nn.Module):
+    """Attention with a mask (rows, columns) -> bool, made the way transformers makes it."""
+
+    def __init__(self, keep: Callable) -> None:
+        super().__init__()
+        self.keep = keep
+        self.words = nn.Embedding(1000, 256)
+        self.mixed, self.head = nn.Linear(256, 3 * 256), nn.Linear(256, 1003, bias=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        b, n = ids.shape
+        at = torch.arange(n, device=ids.device)
+        mask = self.keep(at[None, None, :, None], at[None, None, None, :]).expand(b, -1, n, n)
+        parts = self.mixed(self.words(ids)).view(b, n, 3, 4, 64)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        y = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.head(y.transpose(1, 2).reshape(b * n, 256))
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [lambda i, j: i >= 0, lambda i, j: i > -1, lambda i, j: j <= i],
+    ids=["nothing", "unknown", "causal"],
+)
+def test_training_with_masks_and_an_odd_vocabulary(compiled_whole: None, keep: Callable) -> None:
+    ids = torch.randint(0, 1000, (4, 128), device="cuda")
+    check_training(Masked(keep), [ids], torch.randint(0, 1003, (512,), device="cuda"))
+
+
 def test_training_a_convolutional_network(compiled_whole: None) -> None:
     net = nn.Sequential(
         nn.Conv2d(3, 32, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),

@@ -50,21 +50,23 @@ class Mapper {
         if (nest_.loops.empty() || !points.is_constant() || points.constant() < kBusy / 8 ||
             has_scratch())
             return false;
-        const auto neighbours = [&](const Phase& p, Expr var) {
+        const auto stride = [&](const Inst& i, Expr var) {
             index_.set_vector(var, 2, 2);
-            const bool any = std::ranges::any_of(p.insts, [&](const Inst& i) {
-                if (i.kind != InstKind::Load) return false;
-                const auto stride = index_.lane_stride(i.offset);
-                return stride && stride->is(1);
-            });
+            const auto found = index_.lane_stride(i.offset);
             index_.clear_vector();
-            return any;
+            return found;
         };
         bool across = false;
         for (const Phase& p : nest_.phases) {
             if (p.loops.empty()) continue;
-            if (neighbours(p, p.loops.back().var)) return false;
-            across = across || neighbours(p, nest_.loops.back().var);
+            for (const Inst& i : p.insts) {
+                if (i.kind != InstKind::Load) continue;
+                const auto along = stride(i, p.loops.back().var);
+                const auto beside = stride(i, nest_.loops.back().var);
+                // What is the same for all columns (a row's mean) decides nothing.
+                if (along && along->is(1) && !(beside && beside->is(0))) return false;
+                across = across || (beside && beside->is(1));
+            }
         }
         return across;
     }
