@@ -86,6 +86,8 @@ class LayoutWalk {
             case Prim::ConvGradInput:
             case Prim::ConvGradWeight:
                 return gpu_ && rank > 2 ? channels_last(rank) : Order{};
+            case Prim::MaxPoolIndices:
+                return gpu_ ? orders_[n.operands[0]] : Order{};
             case Prim::ExternCall:
                 return gpu_ ? called(n, v) : Order{};
             case Prim::Attention:

@@ -16,7 +16,7 @@ constexpr int kMostOperations = 300;
 // On GPUs, what several readers compute each: a few additions and products, or one function more.
 constexpr int kArithmetic = 5;
 constexpr int kMostRepeated = 40;
-constexpr int kMostRepeatedLoads = 6;
+constexpr std::size_t kMostRepeatedLoads = 6;
 constexpr int kCap = 1 << 20;
 
 int operation_cost(Prim p) {
@@ -78,7 +78,7 @@ class Placer {
           gpu_(gpu),
           uses_(g.values().size()),
           loads_(g.values().size(), 0),
-          traffic_(g.values().size(), 0),
+          leaves_(g.values().size()),
           after_reduction_(g.values().size(), false) {
         p_.contracts.assign(g.nodes().size(), false);
         for (NodeId id = 0; id < g.nodes().size(); ++id)
@@ -265,22 +265,30 @@ class Placer {
         return use.random && cost > 1;
     }
 
-    // Bytes that computing the whole of `v` reads, and whether a reduction stands before it.
+    // What computing `v` reads, and whether a reduction of the same rows stands before it.
     void measure_traffic(const Node& n, ValueId v) {
-        double traffic = 0;
-        bool after = false;
-        for (std::size_t k = 0; k < n.operands.size(); ++k) {
-            const ValueId o = n.operands[k];
-            if (k > 0 && o == n.operands[k - 1]) continue;
-            const bool inlined = p_.home[o] == Home::Inlined;
-            const Node* maker = g_.producer(o);
-            traffic += inlined ? traffic_[o] : bytes_of(o);
-            after = after || (inlined ? after_reduction_[o]
-                                      : maker != nullptr && p_.home[o] == Home::Anchored &&
-                                            is_reduction(maker->prim));
+        std::vector<ValueId>& leaves = leaves_[v];
+        const auto add = [&](ValueId leaf) {
+            if (std::ranges::find(leaves, leaf) == leaves.end()) leaves.push_back(leaf);
+        };
+        bool after = is_reduction(n.prim);
+        for (ValueId o : n.operands) {
+            if (p_.home[o] != Home::Inlined) {
+                add(o);
+                // Statistics are small; what was made of them is an operand like any other.
+                after = after || (after_reduction_[o] && 16 * bytes_of(o) <= bytes_of(v));
+                continue;
+            }
+            for (ValueId leaf : leaves_[o]) add(leaf);
+            after = after || after_reduction_[o];
         }
-        traffic_[v] = traffic;
         after_reduction_[v] = after;
+        if (leaves.size() > 4 * kMostRepeatedLoads) leaves.resize(4 * kMostRepeatedLoads);
+    }
+    double traffic(ValueId v) const {
+        double sum = 0;
+        for (ValueId leaf : leaves_[v]) sum += bytes_of(leaf);
+        return sum;
     }
     double bytes_of(ValueId v) const {
         double n = static_cast<double>(bytes(g_.type(v).dtype));
@@ -292,10 +300,10 @@ class Placer {
     // Whether several readers had better compute `v` each: a GPU waits for memory. Not what
     // follows a reduction, which stays in registers from phase to phase.
     bool is_worth_repeating(ValueId v) const {
-        if (!gpu_ || after_reduction_[v] || loads_[v] > kMostRepeatedLoads) return false;
+        if (!gpu_ || after_reduction_[v] || leaves_[v].size() > kMostRepeatedLoads) return false;
         const double own = bytes_of(v);
-        if (p_.cost[v] <= kArithmetic) return traffic_[v] <= 1.1 * own;
-        return p_.cost[v] <= kMostRepeated && traffic_[v] <= 0.6 * own;
+        if (p_.cost[v] <= kArithmetic) return traffic(v) <= 1.1 * own;
+        return p_.cost[v] <= kMostRepeated && traffic(v) <= 0.6 * own;
     }
 
     // What a frozen computation hands to the rest is computed once.
@@ -316,8 +324,8 @@ class Placer {
     Placement p_;
     std::vector<Use> uses_;
     std::vector<int> loads_;
-    std::vector<double> traffic_;        // by value, on GPUs
-    std::vector<bool> after_reduction_;  // by value, on GPUs
+    std::vector<std::vector<ValueId>> leaves_;  // by value, on GPUs: what computing it reads
+    std::vector<bool> after_reduction_;         // by value, on GPUs
 };
 
 }  // namespace

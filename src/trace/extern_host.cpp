@@ -128,6 +128,7 @@ class RecordedCall final : public TorchCall {
         // Fused attention reads heads wherever they lie.
         reads_any_strides_ = device.is_cuda() &&
                              callee_.op.schema().name().starts_with("aten::_scaled_dot_product_");
+        channels_last_ = device.is_cuda() && reads_channels_last(callee_.op.schema().name());
         for (const Sizes& strides : callee_.operand_strides) {
             Ints& numbers = operand_strides_.emplace_back();
             for (Expr e : strides) numbers.push_back(number(e, value));
@@ -139,7 +140,9 @@ class RecordedCall final : public TorchCall {
                                  std::span<const at::Tensor>) const override {
         std::vector<at::Tensor> operands(in.begin(), in.end());
         for (std::size_t i = 0; i < operands.size() && i < operand_strides_.size(); ++i)
-            if (!reads_any_strides_ || !has_wide_rows(operands[i]))
+            if (channels_last_ && operands[i].dim() == 4)
+                operands[i] = operands[i].contiguous(at::MemoryFormat::ChannelsLast);
+            else if (!reads_any_strides_ || !has_wide_rows(operands[i]))
                 operands[i] = with_strides(operands[i], operand_strides_[i]);
         // A written operand is a value of the graph: the call gets a copy that it may change.
         for (int w : callee_.written)
@@ -200,7 +203,7 @@ class RecordedCall final : public TorchCall {
     const ExternCallee& callee_;
     std::vector<c10::IValue> arguments_;  // the callee's, without symbols
     std::vector<Ints> operand_strides_;
-    bool reads_any_strides_ = false;
+    bool reads_any_strides_ = false, channels_last_ = false;
 };
 
 }  // namespace
