@@ -307,7 +307,7 @@ c10::SymInt Recorder::add_number(std::int64_t example, const SymbolicSize& symbo
 }
 Recorder::Scope::~Scope() { pop_mode(); }
 void Recorder::Scope::expect_symbols() {
-    if (!composites_) composites_ = std::make_unique<SymbolicComposites>();
+    if (!composites_) composites_ = std::make_unique<OwnComposites>();
 }
 at::Tensor Recorder::meet(const at::Tensor& real, std::span<const SymbolicSize> sizes) {
     return state_->add_input(real, false, "met" + std::to_string(state_->inputs.size()), true,
