@@ -177,12 +177,17 @@ ContractionCost contraction_cost(const ContractionPlan& plan, double peak_gflops
     // Padding of n to whole vectors and what a tile costs besides its FMAs (about 60 cycles'
     // worth).
     const double padded = rounded(n, plan.tile.lanes) / n;
-    const double overhead = 1 + 60.0 / (plan.tile.rows * plan.tile.vectors * std::max(k, 1.0)) +
-                            (plan.b.form == OperandForm::Panels ? 0.0 : 4.0 / std::max(m, 1.0)) +
-                            (plan.a.form == OperandForm::Computed ? 64.0
-                             : plan.a.step.is(1)                  ? 0.0
-                                                                  : 16.0) /
-                                std::max(n, 1.0);
+    // A right side that is not in panels is ordered anew for every block of rows, and the blocks
+    // are small where k is so large that few rows fit into the caches.
+    const double rows = std::clamp((1 << 20) / std::max(k, 1.0), 12.0, 2048.0);
+    const double again = rows < m ? 64.0 / rows : 0.0;
+    const double overhead =
+        1 + 60.0 / (plan.tile.rows * plan.tile.vectors * std::max(k, 1.0)) +
+        (plan.b.form == OperandForm::Panels ? 0.0 : 4.0 / std::max(m, 1.0) + again) +
+        (plan.a.form == OperandForm::Computed ? 64.0
+         : plan.a.step.is(1)                  ? 0.0
+                                              : 16.0) /
+            std::max(n, 1.0);
     ContractionCost cost;
     cost.generated = flops * padded * overhead / (0.93 * peak_gflops * 1e3);
     cost.vendor = 2.0 + flops / (vendor_efficiency * peak_gflops * 1e3);
