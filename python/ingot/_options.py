@@ -46,7 +46,7 @@ TABLE: tuple[Option, ...] = (
            "on a GPU, record a program's steps once and replay them as one CUDA graph"),
     Option("size_limit", int, 64, "INGOT_SIZE_LIMIT",
            "programs kept for one graph with changing sizes; beyond it the graph runs eagerly"),
-    Option("capture", str, "dynamo", "INGOT_CAPTURE",
+    Option("capture", str, "own", "INGOT_CAPTURE",
            "who captures the Python: own (Ingot's recorder) or dynamo (TorchDynamo)"),
     Option("training", bool, True, "INGOT_TRAINING",
            "compile graphs that need gradients, with their backward; off: they run eagerly"),

@@ -50,6 +50,7 @@ struct KernelLoader::Job : KernelJob {
 
 codegen::IrModule KernelLoader::emit(const Kernel& kernel, KernelCode& launches) const {
     codegen::IrModule module = jit_.make_module(kernel.name);
+    const std::lock_guard turn(emitting_);
     launches = kernel.contraction
                    ? codegen::emit_contraction(*module.module, kernel, jit_.target(), kernel.name)
                    : codegen::emit_kernel(*module.module, kernel, jit_.target(), kernel.name);

@@ -46,6 +46,7 @@ class KernelLoader {
     DiskCache& cache_;
     CodeLibrary library_;
     std::mutex mutex_;
+    mutable std::mutex emitting_;  // the kernels of a plan make expressions in one pool
     std::map<std::string, std::weak_ptr<const LoadedKernel>> loaded_;
 };
 

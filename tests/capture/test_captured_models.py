@@ -7,13 +7,10 @@ import torch
 
 import ingot
 from capture.harness import compare
-from ingot import _options
 from ingot.bench.small import SMALL
 
-# TorchDynamo takes minutes for the whole list.
-UNDER_DYNAMO = _options.resolve().capture == "dynamo"
-NAMES = ["bert", "gpt2"] if UNDER_DYNAMO else list(SMALL)
-GENERATORS = ["llama"] if UNDER_DYNAMO else [name for name in NAMES if SMALL[name].generates]
+NAMES = list(SMALL)
+GENERATORS = [name for name in NAMES if SMALL[name].generates]
 
 
 def test_the_list_is_long_enough():
@@ -54,7 +51,6 @@ def test_generate(name):
     compare(model, ingot.compile)
 
 
-@pytest.mark.skipif(UNDER_DYNAMO, reason="a comparison with TorchDynamo")
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "vit"])
 def test_no_more_breaks_than_torch_dynamo(name):
     small = SMALL[name]

@@ -4,11 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from capture import fuzz_programs
 from capture.fuzz_writer import write
-from ingot import _options
 
 FUZZER = Path(fuzz_programs.__file__)
 
@@ -18,10 +15,6 @@ def fuzz(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 
 
-@pytest.mark.skipif(
-    _options.resolve().capture == "dynamo",
-    reason="TorchDynamo raises errors of its own class for those of operators",
-)
 def test_random_programs(tmp_path):
     done = fuzz(
         "--seconds", 20, "--seed", 2, "--minimise", 10, "--stop-after", 2, "--out", tmp_path

@@ -9,7 +9,6 @@ import torch
 import ingot
 from capture import programs
 from capture.harness import PROGRAMS, Difference, Tensor, compare, difference
-from ingot import _options
 
 for found in pkgutil.iter_modules(programs.__path__):
     importlib.import_module(f"capture.programs.{found.name}")
@@ -46,7 +45,6 @@ WRONG_UNDER_DYNAMO = {
     "outside.numbers_of_numpy_are_values": "a NumPy scalar comes back as an array",
     "tensors.ranks_and_types_change": "another class and message of an operator's error",
 }
-UNDER_DYNAMO = _options.resolve().capture == "dynamo"
 
 
 def test_the_table_is_long_enough():
@@ -56,8 +54,14 @@ def test_the_table_is_long_enough():
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name):
-    if UNDER_DYNAMO and name in WRONG_UNDER_DYNAMO:
+    compare(PROGRAMS[name], ingot.compile)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program_captured_by_torch_dynamo(name, monkeypatch):
+    if name in WRONG_UNDER_DYNAMO:
         pytest.skip(f"TorchDynamo: {WRONG_UNDER_DYNAMO[name]}")
+    monkeypatch.setenv("INGOT_CAPTURE", "dynamo")
     compare(PROGRAMS[name], ingot.compile)
 
 

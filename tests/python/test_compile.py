@@ -114,7 +114,7 @@ def test_more_sizes_than_the_limit_run_eagerly():
     def smallest(x):  # a call into PyTorch, whose sizes become numbers
         return torch.kthvalue(x, 2, dim=1)[0] + 1
 
-    compiled = ingot.compile(smallest, dynamic=True, options={"size_limit": 2})
+    compiled = ingot.compile(smallest, dynamic=True, options=DYNAMO | {"size_limit": 2})
     before = ingot.stats()
     for rows in (2, 3, 4, 5, 2):
         x = torch.randn(rows, 7)

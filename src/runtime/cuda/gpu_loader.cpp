@@ -49,14 +49,18 @@ codegen::TargetInfo gpu_target(int capability) {
     return codegen::target_named("sm_70");
 }
 
-PtxKernel emit_ptx(const codegen::Jit& jit, const Kernel& kernel) {
+PtxKernel emit_ptx(const codegen::Jit& jit, const Kernel& kernel, std::mutex* emitting) {
     PtxKernel out;
     codegen::IrModule module = jit.make_module(kernel.name);
     // Profilers show it.
     std::string name = "ingot_" + kernel.name.substr(0, 60);
     for (char& c : name)
         if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-    out.launches = codegen::emit_nvptx(*module.module, kernel, jit.target(), name);
+    {
+        std::unique_lock<std::mutex> turn;
+        if (emitting != nullptr) turn = std::unique_lock(*emitting);
+        out.launches = codegen::emit_nvptx(*module.module, kernel, jit.target(), name);
+    }
     out.ptx = jit.assembly(std::move(module));
     return out;
 }
@@ -72,7 +76,7 @@ GpuLoader::GpuLoader(std::shared_ptr<const Gpu> gpu, DiskCache& cache)
 
 void GpuLoader::compile_one(Job& job) const {
     try {
-        PtxKernel k = emit_ptx(jit_, *job.kernel);
+        PtxKernel k = emit_ptx(jit_, *job.kernel, &emitting_);
         job.emitted = std::move(k.launches);
         job.cubin = assemble(*gpu_, k.ptx);
         job.loaded = std::make_shared<LoadedGpuKernel>(LoadedGpuKernel{gpu_->load(job.cubin), {}});

@@ -26,7 +26,8 @@ struct PtxKernel {
     std::string ptx;
     std::vector<GpuLaunch> launches;
 };
-PtxKernel emit_ptx(const codegen::Jit& jit, const Kernel& kernel);
+/// `emitting`, if given, is held while expressions are made.
+PtxKernel emit_ptx(const codegen::Jit& jit, const Kernel& kernel, std::mutex* emitting = nullptr);
 
 class GpuLoader {
   public:
@@ -50,6 +51,7 @@ class GpuLoader {
     codegen::Jit jit_;
     DiskCache& cache_;
     std::mutex mutex_;
+    mutable std::mutex emitting_;  // the kernels of a plan make expressions in one pool
     std::map<std::string, std::weak_ptr<const LoadedGpuKernel>> loaded_;
 };
 

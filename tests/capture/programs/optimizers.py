@@ -1,4 +1,4 @@
-"""What optimizers' steps are made of: state by tensor, gradients, defaults; warnings and imports."""
+"""What steps of optimizers are made of: state by tensor, gradients, defaults; warnings, imports."""
 
 import collections
 import sys
@@ -197,7 +197,9 @@ def _optimizer(kind, **settings):
         for i in range(5):
             _give_gradients(w, parameters)
             w.call(step)
-            w.note([p.detach().clone() for p in parameters], sorted(optimizer.state_dict()["state"]))
+            w.note(
+                [p.detach().clone() for p in parameters], sorted(optimizer.state_dict()["state"])
+            )
             if i == 2:
                 optimizer.zero_grad()
 
