@@ -52,6 +52,20 @@ PyObject* update_scaled_by_tensor(const Event& event, std::string_view name,
     return scaled ? PyObject_CallMethod(all[0], "add_", "O", scaled.get()) : nullptr;
 }
 
+/// What TorchDynamo, where it is in use, has put a wrapper around so as not to compile it, of
+/// PyTorch's optimizers. Borrowed; nullptr if `callable` is none of these.
+PyObject* function_of_optimizers(PyObject* callable) {
+    if (!PyFunction_Check(callable)) return nullptr;
+    PyObject* dict = reinterpret_cast<PyFunctionObject*>(callable)->func_dict;
+    PyObject* inner =
+        dict == nullptr ? nullptr : PyDict_GetItemString(dict, "_torchdynamo_orig_callable");
+    if (inner == nullptr || !PyFunction_Check(inner)) return nullptr;
+    PyObject* module = reinterpret_cast<PyFunctionObject*>(inner)->func_module;
+    const char* name =
+        module != nullptr && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
+    return name != nullptr && std::string_view(name).starts_with("torch.optim.") ? inner : nullptr;
+}
+
 /// PyTorch's optimizers break around their steps for what TorchDynamo makes of gradient modes.
 bool is_hint_of_optimizers(Frame frame) {
     PyObject* name = PyDict_GetItemString(frame.globals(), "__name__");
@@ -111,6 +125,19 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
         case Mark::None:
             break;
     }
+    PyObject* inner = captured_function(callable);
+    if (inner == nullptr) inner = function_of_optimizers(callable);
+    if (inner != nullptr) {
+        // A compiled function within a compiled function: one recording.
+        Event direct = event;
+        std::vector<PyObject*> operands(event.operands.begin(), event.operands.end());
+        const Ref bound =
+            Ref::steal(self == nullptr ? Py_NewRef(inner) : PyMethod_New(inner, self));
+        operands[0] = bound.get();
+        direct.operands = operands;
+        world_->pin(inner, "a captured function");
+        return carried(frame, direct, result);
+    }
     if (PyFunction_Check(callable)) {
         PyObject* first = self != nullptr ? self : arguments.empty() ? nullptr : arguments[0];
         if (is_tensor(first) && method_needs_data(callable) &&
@@ -124,17 +151,6 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
         if (k != nullptr && k->dynamic()) throw Puzzle("a bound method from outside");
         return dispatch_call(frame, event, PyMethod_GET_FUNCTION(callable),
                              PyMethod_GET_SELF(callable), arguments, result);
-    }
-    if (PyObject* inner = captured_function(callable)) {
-        // A compiled function within a compiled function: one recording.
-        Event direct = event;
-        std::vector<PyObject*> operands(event.operands.begin(), event.operands.end());
-        const Ref bound =
-            Ref::steal(self == nullptr ? Py_NewRef(inner) : PyMethod_New(inner, self));
-        operands[0] = bound.get();
-        direct.operands = operands;
-        world_->pin(inner, "a captured function");
-        return carried(frame, direct, result);
     }
     if (PyType_Check(callable)) {
         auto* type = reinterpret_cast<PyTypeObject*>(callable);

@@ -43,6 +43,8 @@ WRONG_UNDER_DYNAMO = {
     "outside.counters_and_deques": "a Counter from outside counts wrong",
     "outside.devices_and_numbers_with_classes": "an internal error",
     "outside.numbers_of_numpy_are_values": "a NumPy scalar comes back as an array",
+    "sizes.broadcasts_of_changing_sizes": "another class of an operator's error",
+    "sizes.products_of_changing_sizes": "another class of an operator's error",
     "tensors.ranks_and_types_change": "another class and message of an operator's error",
 }
 

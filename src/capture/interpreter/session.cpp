@@ -22,8 +22,9 @@ PyObject* FrameHook::run(PyThreadState* thread, _PyInterpreterFrame* frame, int 
     if (waiting_taker != nullptr && waiting_taker->takes(frame))
         return std::exchange(waiting_taker, nullptr)->run(thread, frame);
     Session* session = current_session;
+    // The collector runs callbacks and finalizers anywhere, so they are no part of the program.
     if (session == nullptr || session->quiet_ > 0 || session->stopped_ ||
-        version::is_tracing(thread))
+        version::is_tracing(thread) || thread->interp->gc.collecting != 0)
         return previous_hook(thread, frame, thrown);
     return evaluate(thread, frame, thrown != 0, session);
 }
