@@ -1,6 +1,7 @@
 // Observing the interpreter: what each operation means for a recording; see recording.h.
 #include "capture/recording.h"
 
+#include <ATen/Context.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <opcode.h>
@@ -80,7 +81,7 @@ void Recording::met_tensor(PyObject* tensor, std::int32_t node) {
         facts.any_size = true;
         guards.sizes().add_tensor(node, trace::unwrap(promise.sym_sizes()),
                                   trace::unwrap(promise.sym_strides()));
-        if (scope_) scope_->expect_symbols();
+        if (scope_) scope_->take_composites_apart();
     } catch (const Error& e) {
         throw Puzzle(e.what());
     }
@@ -91,9 +92,13 @@ void Recording::start() {
         give_up(reason);
         return;
     }
-    scope_ = std::make_unique<trace::Recorder::Scope>(*recorder_);
+    open_scope();
     depth_ = c10::impl::TorchDispatchModeTLS::stack_len();
     if (!refusal_.empty()) give_up(std::exchange(refusal_, {}));
+}
+void Recording::open_scope() {
+    scope_ = std::make_unique<trace::Recorder::Scope>(*recorder_);
+    if (at::globalContext().hasCUDA()) scope_->take_composites_apart();  // no input is known yet
 }
 void Recording::answer_first(Operation operation, PyObject* result) {
     first_ = operation;
@@ -359,7 +364,7 @@ PyObject* Recording::import_unrecorded(const Event& event) {
                : nullptr;
     if (!PyErr_Occurred() && module == nullptr)
         PyErr_SetString(PyExc_ImportError, "__import__ not found");
-    scope_ = std::make_unique<trace::Recorder::Scope>(*recorder_);
+    open_scope();
     return module;
 }
 

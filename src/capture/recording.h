@@ -119,6 +119,7 @@ class Recording final : public Observer {
     /// Ends the recording: everything is made real, CPython does the rest.
     void give_up(const std::string& reason);
 
+    void open_scope();
     void begin_segment(std::shared_ptr<SegmentList> list);
     /// Compiles and runs what is recorded; fills the promises. `roots`: objects that live on. False
     /// if the segment had to become one that runs eagerly.

@@ -306,7 +306,7 @@ c10::SymInt Recorder::add_number(std::int64_t example, const SymbolicSize& symbo
     return state_->symbols->wrap(e);
 }
 Recorder::Scope::~Scope() { pop_mode(); }
-void Recorder::Scope::expect_symbols() {
+void Recorder::Scope::take_composites_apart() {
     if (!composites_) composites_ = std::make_unique<OwnComposites>();
 }
 at::Tensor Recorder::meet(const at::Tensor& real, std::span<const SymbolicSize> sizes) {

@@ -152,8 +152,9 @@ class Recorder {
         ~Scope();
         Scope(const Scope&) = delete;
         Scope& operator=(const Scope&) = delete;
-        /// Sizes were declared as symbolic since it began.
-        void expect_symbols();
+        /// Takes composite operators apart as composite.h does from now on: sizes were declared as
+        /// symbolic since it began, or tensors may come from a GPU.
+        void take_composites_apart();
 
       private:
         std::unique_ptr<OwnComposites> composites_;
