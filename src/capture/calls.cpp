@@ -232,10 +232,7 @@ Verdict Recording::on_warning(Frame frame, const Event& event, std::span<PyObjec
     const Ref again = explicit_warning(frame, arguments, event.keyword_names);
     if (!again) throw Puzzle("a warning whose place is not known");
     world_->read_warning_filters();
-    {
-        const Quiet quiet;
-        *result = perform(event);
-    }
+    *result = perform_unobserved(event);
     if (*result == nullptr) {
         give_up("a warning that is an error");
         return Verdict::raise;
@@ -351,10 +348,7 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
                     throw Puzzle("a cached function of objects that may change");
             }
             if (!can_perform(event)) return carried(frame, event, result);
-            {
-                const Quiet quiet;  // whatever it reads, the next call gets this result
-                *result = perform(event);
-            }
+            *result = perform_unobserved(event);  // whatever it reads, the next call gets the same
             return *result == nullptr ? Verdict::raise : finish_result(event, result);
         case CallKind::Mutator:
             if (self == nullptr && !all.empty()) self = all[0];

@@ -92,6 +92,11 @@ namespace {
 
 PyTypeObject* captured_type = nullptr;
 
+/// How many arguments a vectorcall has, named ones included.
+Py_ssize_t count_of(Py_ssize_t positional, PyObject* names) {
+    return positional + (names == nullptr ? 0 : PyTuple_GET_SIZE(names));
+}
+
 CapturedObject* as_captured(PyObject* o) { return reinterpret_cast<CapturedObject*>(o); }
 
 PyObject* run_eagerly(CapturedObject* self, PyObject* const* arguments, std::size_t flags,
@@ -142,7 +147,7 @@ PyObject* record(CapturedObject* self, CapturedState::Shape shape, PyObject* con
 PyObject* call_forced(CapturedObject* self, PyObject* const* arguments, std::size_t flags,
                       PyObject* names) {
     const Py_ssize_t positional = PyVectorcall_NARGS(flags);
-    const Py_ssize_t count = positional + (names == nullptr ? 0 : PyTuple_GET_SIZE(names));
+    const Py_ssize_t count = count_of(positional, names);
     std::vector<PyObject*> all{reinterpret_cast<PyObject*>(self)};
     all.insert(all.end(), arguments, arguments + count);
     const Ref callable = Ref::borrow(state().forced);
@@ -160,7 +165,7 @@ PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::si
     if (stance == Stance::ForceEager || (running != nullptr && running->follows_operators()))
         return run_eagerly(self, arguments, flags, names);
     const Py_ssize_t positional = PyVectorcall_NARGS(flags);
-    const Py_ssize_t count = positional + (names == nullptr ? 0 : PyTuple_GET_SIZE(names));
+    const Py_ssize_t count = count_of(positional, names);
     CapturedState::Shape& shape = s.shape(positional, names);
     const std::shared_ptr<SegmentList> list = shape.list;
     const ReplayContext context{s.context, stance == Stance::Default, nullptr};
@@ -287,7 +292,7 @@ PyObject* guard_seconds(PyObject* o, PyObject* const* arguments, Py_ssize_t posi
     using Clock = std::chrono::steady_clock;
     constexpr int kRounds = 20, kChecks = 500;
     return bindings::with_python_errors([&]() -> PyObject* {
-        const Py_ssize_t count = positional + (names == nullptr ? 0 : PyTuple_GET_SIZE(names));
+        const Py_ssize_t count = count_of(positional, names);
         const std::span<PyObject* const> slots(arguments, static_cast<std::size_t>(count));
         const auto list = as_captured(o)->state->shape(positional, names).list;
         for (const auto& segment : *list) {

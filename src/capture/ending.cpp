@@ -569,10 +569,7 @@ Verdict Recording::break_at(Frame frame, const Event& event, const std::string& 
             segment_->reason = reason + "; " + segment_->reason;
         const auto children = segment_->children;
         const std::size_t operands = event.operands.size();
-        {
-            Quiet quiet;
-            *result = perform(event);
-        }
+        *result = perform_unobserved(event);
         if (!ended || *result == nullptr || children->size() >= context_.limit) {
             over_ = true;
             if (Session* session = Session::current()) session->stop();

@@ -233,14 +233,10 @@ std::string Demand::difference(PyObject* value) const {
 
 // ---- the whole set ----
 
-namespace {
-
 Ref gradient_of(PyObject* tensor) {
     const at::Tensor& t = THPVariable_Unpack(tensor).grad();
     return t.defined() ? Ref::steal(THPVariable_Wrap(t)) : Ref::borrow(Py_None);
 }
-
-}  // namespace
 
 bool GuardSet::take(PinnedRead& read, PyObject* value) {
     if (!read.demand.holds(value)) return false;

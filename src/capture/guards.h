@@ -219,6 +219,8 @@ class GuardSet {
     bool take(PinnedRead& read, PyObject* value);
 };
 
+/// The attribute `grad` of a tensor: None where there is none.
+Ref gradient_of(PyObject* tensor);
 /// The demand a value is met with: `dynamic` ones may be other objects at the next call.
 Demand demand_for(PyObject* value, bool dynamic);
 /// Whether a value is described by type and value alone (numbers, strings, None, ...).

@@ -11,6 +11,8 @@ namespace ingot::capture {
 /// Does what the event says and gives its result (None where there is none, True or False for a
 /// bool), or nullptr with the error set.
 PyObject* perform(const Event& event);
+/// The same, with the frames that start meanwhile left to CPython.
+PyObject* perform_unobserved(const Event& event);
 /// Whether `perform` knows the operation.
 bool can_perform(const Event& event);
 /// Makes `result` what a hook hands over for `handled`.

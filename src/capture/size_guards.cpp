@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "ir/relation.h"
+
 namespace ingot::capture {
 namespace {
 
@@ -78,13 +80,7 @@ bool SizeGuards::check(std::span<PyObject* const> nodes, SymbolValues& values,
             return false;
         }
         for (const SizeGuard& g : relations_) {
-            const std::int64_t a = evaluate(g.left, values), b = evaluate(g.right, values);
-            using Relation = SizeGuard::Relation;
-            const bool holds = g.relation == Relation::Eq   ? a == b
-                               : g.relation == Relation::Ne ? a != b
-                               : g.relation == Relation::Lt ? a < b
-                                                            : a <= b;
-            if (holds) continue;
+            if (holds(g.relation, evaluate(g.left, values), evaluate(g.right, values))) continue;
             if (failure != nullptr) *failure = "sizes: " + text_of(g) + " no longer holds";
             return false;
         }

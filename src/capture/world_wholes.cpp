@@ -247,9 +247,7 @@ void World::read_gradient(PyObject* tensor) {
         return;
     const Known known = *found;
     if (!known.dynamic() && !fix_tensor(tensor)) throw Puzzle("the gradient of a tensor");
-    const at::Tensor& gradient = THPVariable_Unpack(tensor).grad();
-    const Ref value =
-        gradient.defined() ? Ref::steal(THPVariable_Wrap(gradient)) : Ref::borrow(Py_None);
+    const Ref value = gradient_of(tensor);
     add_node(known, Reach::Gradient, known.tensor, name, value.get());
 }
 

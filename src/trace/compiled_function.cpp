@@ -7,6 +7,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/SmallVector.h>
 
+#include "ir/relation.h"
 #include "trace/compiled_call.h"
 #include "trace/dtypes.h"
 #include "trace/output_tensor.h"
@@ -207,16 +208,9 @@ bool CompiledFunction::guards_hold(std::span<const std::int64_t> values) const {
     const auto value = [&](Expr symbol) {
         return values[std::ranges::find(symbols_, symbol) - symbols_.begin()];
     };
-    for (const SizeGuard& g : graph_.guards()) {
-        const std::int64_t a = evaluate(g.left, value), b = evaluate(g.right, value);
-        using Relation = SizeGuard::Relation;
-        const bool holds = g.relation == Relation::Eq   ? a == b
-                           : g.relation == Relation::Ne ? a != b
-                           : g.relation == Relation::Lt ? a < b
-                                                        : a <= b;
-        if (!holds) return false;
-    }
-    return true;
+    return std::ranges::all_of(graph_.guards(), [&](const SizeGuard& g) {
+        return holds(g.relation, evaluate(g.left, value), evaluate(g.right, value));
+    });
 }
 
 std::shared_ptr<const CompiledFunction::Sized> CompiledFunction::sized(

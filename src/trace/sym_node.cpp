@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "ir/relation.h"
 #include "trace/lower/emitter.h"
 
 namespace ingot::trace {
@@ -359,23 +360,18 @@ std::int64_t SymbolicSizes::hint(Expr e) const {
 
 bool SymbolicSizes::decide(Relation relation, Expr left, Expr right) {
     if (auto truth = known(relation, left, right)) return *truth;
-    const std::int64_t a = hint(left), b = hint(right);
-    bool truth = false;
+    const bool truth = holds(relation, hint(left), hint(right));
     switch (relation) {
         case Relation::Eq:
-            truth = a == b;
             add_guard(truth ? Relation::Eq : Relation::Ne, left, right);
             break;
         case Relation::Ne:
-            truth = a != b;
             add_guard(truth ? Relation::Ne : Relation::Eq, left, right);
             break;
         case Relation::Lt:
-            truth = a < b;
             truth ? add_guard(Relation::Lt, left, right) : add_guard(Relation::Le, right, left);
             break;
         case Relation::Le:
-            truth = a <= b;
             truth ? add_guard(Relation::Le, left, right) : add_guard(Relation::Lt, right, left);
             break;
     }
