@@ -297,16 +297,29 @@ bool Instance::freeze(Context& context, std::span<const InputState> states, cons
 }
 
 void Instance::allocate_frozen(FrozenState& state) const {
-    for (std::int32_t b : frozen_buffers_) {
+    const auto own_bytes = [&](std::int32_t b) {
         const bool own = buffers_[b].place == BufferPlace::Frozen;
-        const auto bytes = own ? static_cast<std::size_t>(buffers_[b].bytes) : 0;
-        if (gpu_) {
+        return own ? static_cast<std::size_t>(buffers_[b].bytes) : 0;
+    };
+    if (gpu_) {
+        for (std::int32_t b : frozen_buffers_) {
+            const std::size_t bytes = own_bytes(b);
             state.device_blocks.push_back(bytes == 0 ? DeviceMemory() : device_->allocate(bytes));
             state.pointers.push_back(state.device_blocks.back().data());
-        } else {
-            state.blocks.emplace_back(bytes);
-            state.pointers.push_back(state.blocks.back().data());
         }
+    } else {
+        // One block: weights of one or two megabytes each would miss the huge pages, and the first
+        // call spends more on faults than on packing.
+        constexpr std::size_t kAlignment = 64;
+        std::vector<std::size_t> places;
+        std::size_t end = 0;
+        for (std::int32_t b : frozen_buffers_) {
+            places.push_back(end);
+            end += (own_bytes(b) + kAlignment - 1) / kAlignment * kAlignment;
+        }
+        state.block = Block(end);
+        std::byte* const begin = state.block.data();
+        for (std::size_t place : places) state.pointers.push_back(begin + place);
     }
     state.owners.resize(frozen_buffers_.size());
 }

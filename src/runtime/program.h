@@ -70,7 +70,7 @@ struct InputState {
 struct FrozenState {
     std::vector<InputState> keys;  // by frozen input
     std::vector<std::shared_ptr<const void>> pins;
-    std::vector<Block> blocks;
+    Block block;                              // all of them, one behind the other
     std::vector<DeviceMemory> device_blocks;  // instead, on a GPU
     std::vector<std::shared_ptr<void>> owners;
     std::vector<void*> pointers;  // by position in Instance's list of frozen buffers
