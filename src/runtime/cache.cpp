@@ -12,8 +12,8 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <system_error>
 
@@ -27,7 +27,12 @@ constexpr std::array<char, 8> kMagic = {'I', 'N', 'G', 'O', 'T', 'K', 'C', '1'};
 constexpr std::string_view kSuffix = ".pack";
 constexpr std::string_view kTemporary = ".tmp";
 /// A temporary file of this age was left by a process that died.
-constexpr auto kStale = std::chrono::hours(1);
+constexpr std::time_t kStaleSeconds = 3600;
+/// The file that says how many bytes the entries have, so that a process's first store, which is
+/// part of a first call, does not walk over all of them.
+constexpr std::string_view kTotalFile = "total";
+/// Concurrent writers may lose each other's additions, so the entries are counted again at times.
+constexpr std::int64_t kRecountSeconds = std::int64_t{7} * 24 * 3600;
 
 struct Header {
     std::array<char, 8> magic;
@@ -107,31 +112,60 @@ std::optional<std::span<const std::uint8_t>> checked_payload(std::span<const std
 }
 
 struct FoundEntry {
-    fs::path path;
+    std::string path;
     std::uint64_t bytes;
-    fs::file_time_type used;
+    timespec used;
 };
 
 /// All entries of the cache; stale temporary files are removed on the way.
 std::vector<FoundEntry> scan(const std::string& directory) {
     std::vector<FoundEntry> entries;
     std::error_code error;
-    const auto now = fs::file_time_type::clock::now();
+    const std::time_t now = std::time(nullptr);
     fs::recursive_directory_iterator it(directory, fs::directory_options::skip_permission_denied,
                                         error);
     for (const auto end = fs::end(it); !error && it != end; it.increment(error)) {
-        const fs::path& path = it->path();
-        std::error_code gone;  // another process may remove files meanwhile
-        const auto used = fs::last_write_time(path, gone);
-        if (gone) continue;
-        if (path.extension() == kTemporary) {
-            if (now - used > kStale) fs::remove(path, gone);
-        } else if (path.extension() == kSuffix) {
-            const std::uintmax_t size = fs::file_size(path, gone);
-            if (!gone) entries.push_back({path, size, used});
-        }
+        const std::string& path = it->path().native();
+        const bool temporary = path.ends_with(kTemporary);
+        if (!temporary && !path.ends_with(kSuffix)) continue;
+        struct stat info;
+        if (::lstat(path.c_str(), &info) != 0) continue;  // other processes remove files meanwhile
+        if (!temporary)
+            entries.push_back({path, static_cast<std::uint64_t>(info.st_size), info.st_mtim});
+        else if (now - info.st_mtim.tv_sec > kStaleSeconds)
+            ::unlink(path.c_str());
     }
     return entries;
+}
+
+bool older(const timespec& a, const timespec& b) {
+    return std::pair(a.tv_sec, a.tv_nsec) < std::pair(b.tv_sec, b.tv_nsec);
+}
+
+/// What kTotalFile holds.
+struct Total {
+    std::array<char, 8> magic = kMagic;
+    std::uint64_t bytes = 0;
+    std::int64_t counted_at = 0;  // seconds since 1970
+};
+
+std::string total_path(const std::string& directory) {
+    return directory + '/' + std::string(kTotalFile);
+}
+
+std::optional<Total> read_total(const std::string& directory) {
+    const File file(::open(total_path(directory).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    Total total;
+    if (!file || ::pread(file.fd(), &total, sizeof total, 0) != sizeof total) return std::nullopt;
+    if (total.magic != kMagic) return std::nullopt;
+    return total;
+}
+
+/// May fail, e.g. on a full disk: this process then goes by what it remembers.
+void write_total(const std::string& directory, const Total& total) {
+    const File file(
+        ::open(total_path(directory).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (file) (void)!::pwrite(file.fd(), &total, sizeof total, 0);
 }
 
 }  // namespace
@@ -251,34 +285,43 @@ void DiskCache::remove(std::string_view key) {
     if (enabled()) ::unlink(path_of(key).c_str());
 }
 
-/// Keeps a running total, so that the directory is scanned once and then only when it may be too
-/// large.
+/// Keeps a running total, so that the entries are counted only when they may be too many.
 void DiskCache::account(std::uint64_t stored_bytes) {
-    const bool full = (known_bytes_ += stored_bytes) > options_.max_bytes;
-    if (!counted_.exchange(true) || full) evict();
+    const std::int64_t now = std::time(nullptr);
+    std::optional<Total> total = read_total(options_.directory);
+    if (!total && counted_) total = Total{kMagic, known_bytes_, now};
+    const bool recount = !total || now - total->counted_at > kRecountSeconds ||
+                         total->counted_at > now ||
+                         total->bytes + stored_bytes > options_.max_bytes;
+    if (recount)
+        total = Total{kMagic, evict(), now};
+    else
+        total->bytes += stored_bytes;
+    known_bytes_ = total->bytes;
+    counted_ = true;
+    write_total(options_.directory, *total);
 }
 
-void DiskCache::evict() {
+/// Counts the entries and removes the oldest if they are too many; what is left, in bytes.
+std::uint64_t DiskCache::evict() {
     std::uint64_t total = 0, removed = 0;
     try {
         std::vector<FoundEntry> entries = scan(options_.directory);
         for (const FoundEntry& entry : entries) total += entry.bytes;
         if (total > options_.max_bytes) {
-            std::sort(entries.begin(), entries.end(),
-                      [](const FoundEntry& a, const FoundEntry& b) { return a.used < b.used; });
+            std::ranges::sort(entries, older, &FoundEntry::used);
             // A tenth more than needed, so that this is not done again at the next store.
             for (const FoundEntry& entry : entries) {
                 if (total <= options_.max_bytes - options_.max_bytes / 10) break;
-                std::error_code error;
-                if (fs::remove(entry.path, error)) ++removed;
+                if (::unlink(entry.path.c_str()) == 0) ++removed;
                 total -= entry.bytes;
             }
         }
     } catch (const std::exception&) {
-        // Out of memory or an odd file name: the next store tries again.
+        // Out of memory or an odd file name: a later count tries again.
     }
-    known_bytes_ = total;
     counters_.evicted += removed;
+    return total;
 }
 
 // ---- keys and packs

@@ -70,7 +70,7 @@ class DiskCache {
     bool write_file(const std::string& path, std::string_view key,
                     std::span<const std::uint8_t> payload) const;
     void account(std::uint64_t stored_bytes);
-    void evict();
+    std::uint64_t evict();
 
     struct Counters {
         std::atomic<std::uint64_t> hits{0}, misses{0}, damaged{0}, stored{0}, failed_stores{0},

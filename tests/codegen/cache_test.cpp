@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -38,11 +39,13 @@ class Cache : public testing::Test {
     void TearDown() override { fs::remove_all(directory_); }
 
     CacheOptions options() const { return {directory_.string()}; }
+    /// Entries and temporary files, not the file with their total.
     std::vector<fs::path> files() const {
         std::vector<fs::path> found;
         if (fs::exists(directory_))
             for (const auto& entry : fs::recursive_directory_iterator(directory_))
-                if (entry.is_regular_file()) found.push_back(entry.path());
+                if (entry.is_regular_file() && entry.path() != total())
+                    found.push_back(entry.path());
         return found;
     }
     static bool holds(DiskCache& cache, std::string_view key,
@@ -51,6 +54,7 @@ class Cache : public testing::Test {
         return entry &&
                std::equal(want.begin(), want.end(), entry->bytes().begin(), entry->bytes().end());
     }
+    fs::path total() const { return directory_ / "total"; }
     fs::path directory_;
 };
 
@@ -207,6 +211,38 @@ TEST_F(Cache, EvictsWhatWasReadLongestAgo) {
     EXPECT_TRUE(cache.load(name(9)));
     EXPECT_FALSE(cache.load(name(1)));
     EXPECT_FALSE(cache.store("huge", blob(200000, 1)));
+}
+
+TEST_F(Cache, TheLimitHoldsForAllProcessesTogether) {
+    CacheOptions limited = options();
+    limited.max_bytes = 100000;
+    const auto bytes = [&] {
+        std::uintmax_t sum = 0;
+        for (const fs::path& path : files()) sum += fs::file_size(path);
+        return sum;
+    };
+    for (int k = 0; k < 25; ++k)  // each as a fresh process that stores once
+        ASSERT_TRUE(DiskCache(limited).store("entry" + std::to_string(k), blob(10000, 1)));
+    EXPECT_LE(bytes(), limited.max_bytes);
+    EXPECT_GE(bytes(), limited.max_bytes / 2);
+    // A total that is damaged or lost must not let the cache grow for ever.
+    std::ofstream(total()) << "nonsense";
+    ASSERT_TRUE(DiskCache(limited).store("a", blob(10000, 1)));
+    EXPECT_EQ(fs::file_size(total()), 24u);
+    fs::remove(total());
+    for (int k = 0; k < 25; ++k)
+        ASSERT_TRUE(DiskCache(limited).store("further" + std::to_string(k), blob(10000, 1)));
+    EXPECT_LE(bytes(), limited.max_bytes);
+}
+
+TEST_F(Cache, AFirstStoreDoesNotWalkOverAllEntries) {
+    ASSERT_TRUE(DiskCache(options()).store("a", blob(10, 1)));
+    // A walk would remove this.
+    const fs::path stale = directory_ / "x.pack.1.1.tmp";
+    std::ofstream(stale) << "left behind";
+    fs::last_write_time(stale, fs::file_time_type::clock::now() - std::chrono::hours(2));
+    ASSERT_TRUE(DiskCache(options()).store("b", blob(10, 1)));
+    EXPECT_TRUE(fs::exists(stale));
 }
 
 TEST_F(Cache, StaleTemporaryFilesGo) {
