@@ -15,6 +15,8 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <span>
+#include <string>
 #include <system_error>
 
 namespace ingot {
@@ -117,29 +119,71 @@ struct FoundEntry {
     timespec used;
 };
 
-/// All entries of the cache; stale temporary files are removed on the way.
-std::vector<FoundEntry> scan(const std::string& directory) {
+constexpr unsigned kFolders = 256;
+/// Counting and evicting look at about so many entries and estimate the rest, so that they cost
+/// some ten milliseconds however big the cache is. Keys are hashed: every folder is like the
+/// others.
+constexpr std::size_t kSample = 4096;
+
+struct Sample {
     std::vector<FoundEntry> entries;
-    std::error_code error;
+    std::uint64_t bytes = 0;
+    unsigned folders = 0;
+
+    bool whole() const { return folders == kFolders; }
+    std::uint64_t estimate() const { return bytes * kFolders / std::max(folders, 1u); }
+};
+
+/// The entries of whole folders, from `first` on, until there are enough; stale temporary files
+/// are removed on the way.
+Sample sample(const std::string& directory, unsigned first) {
+    Sample found;
     const std::time_t now = std::time(nullptr);
-    fs::recursive_directory_iterator it(directory, fs::directory_options::skip_permission_denied,
-                                        error);
-    for (const auto end = fs::end(it); !error && it != end; it.increment(error)) {
-        const std::string& path = it->path().native();
-        const bool temporary = path.ends_with(kTemporary);
-        if (!temporary && !path.ends_with(kSuffix)) continue;
-        struct stat info;
-        if (::lstat(path.c_str(), &info) != 0) continue;  // other processes remove files meanwhile
-        if (!temporary)
-            entries.push_back({path, static_cast<std::uint64_t>(info.st_size), info.st_mtim});
-        else if (now - info.st_mtim.tv_sec > kStaleSeconds)
-            ::unlink(path.c_str());
+    for (; found.folders < kFolders && found.entries.size() < kSample; ++found.folders) {
+        const std::uint8_t folder = static_cast<std::uint8_t>(first + found.folders);
+        std::error_code error;
+        fs::directory_iterator it(directory + '/' + to_hex({&folder, 1}), error);
+        for (const auto end = fs::end(it); !error && it != end; it.increment(error)) {
+            const std::string& path = it->path().native();
+            const bool temporary = path.ends_with(kTemporary);
+            if (!temporary && !path.ends_with(kSuffix)) continue;
+            struct stat info;
+            if (::lstat(path.c_str(), &info) != 0) continue;  // others remove files meanwhile
+            if (temporary) {
+                if (now - info.st_mtim.tv_sec > kStaleSeconds) ::unlink(path.c_str());
+                continue;
+            }
+            const auto bytes = static_cast<std::uint64_t>(info.st_size);
+            found.entries.push_back({path, bytes, info.st_mtim});
+            found.bytes += bytes;
+        }
     }
-    return entries;
+    return found;
 }
 
 bool older(const timespec& a, const timespec& b) {
     return std::pair(a.tv_sec, a.tv_nsec) < std::pair(b.tv_sec, b.tv_nsec);
+}
+
+struct Removed {
+    std::uint64_t bytes = 0, entries = 0;
+};
+
+/// Removes the oldest of the sample until the cache, of `total` bytes, has a tenth less than
+/// `limit`, so that this is not done again at the next store. Of a sample that is not the whole at
+/// most a quarter goes at once. `kept` stays.
+Removed evict(Sample& from, const std::string& kept, std::uint64_t total, std::uint64_t limit) {
+    Removed removed;
+    if (total <= limit) return removed;
+    std::ranges::sort(from.entries, older, &FoundEntry::used);
+    const std::size_t most = from.whole() ? from.entries.size() : from.entries.size() / 4;
+    for (const FoundEntry& entry : std::span(from.entries).first(most)) {
+        if (total - removed.bytes <= limit - limit / 10) break;
+        if (entry.path == kept) continue;
+        if (::unlink(entry.path.c_str()) == 0) ++removed.entries;
+        removed.bytes += std::min(entry.bytes, total - removed.bytes);
+    }
+    return removed;
 }
 
 /// What kTotalFile holds.
@@ -271,13 +315,15 @@ bool DiskCache::write_file(const std::string& path, std::string_view key,
 bool DiskCache::store(std::string_view key, std::span<const std::uint8_t> payload) {
     if (!enabled() || payload.size() > options_.max_bytes) return false;
     bool written = false;
+    std::string path;
     try {
-        written = write_file(path_of(key), key, payload);
+        path = path_of(key);
+        written = write_file(path, key, payload);
     } catch (const std::exception&) {  // e.g. no memory for a path
         written = false;
     }
     ++(written ? counters_.stored : counters_.failed_stores);
-    if (written) account(payload.size() + sizeof(Header) + key.size());
+    if (written) account(path, payload.size() + sizeof(Header) + key.size());
     return written;
 }
 
@@ -286,42 +332,30 @@ void DiskCache::remove(std::string_view key) {
 }
 
 /// Keeps a running total, so that the entries are counted only when they may be too many.
-void DiskCache::account(std::uint64_t stored_bytes) {
+/// `path`: of the entry just stored.
+void DiskCache::account(const std::string& path, std::uint64_t stored_bytes) {
     const std::int64_t now = std::time(nullptr);
     std::optional<Total> total = read_total(options_.directory);
     if (!total && counted_) total = Total{kMagic, known_bytes_, now};
-    const bool recount = !total || now - total->counted_at > kRecountSeconds ||
-                         total->counted_at > now ||
-                         total->bytes + stored_bytes > options_.max_bytes;
-    if (recount)
-        total = Total{kMagic, evict(), now};
-    else
-        total->bytes += stored_bytes;
+    if (total && (now - total->counted_at > kRecountSeconds || total->counted_at > now))
+        total.reset();
+    if (total) total->bytes += stored_bytes;
+    if (!total || total->bytes > options_.max_bytes) {
+        try {
+            const std::string name = fs::path(path).parent_path().filename();
+            Sample found =
+                sample(options_.directory, static_cast<unsigned>(std::stoul(name, nullptr, 16)));
+            if (!total || found.whole()) total = Total{kMagic, found.estimate(), now};
+            const Removed removed = evict(found, path, total->bytes, options_.max_bytes);
+            total->bytes -= removed.bytes;
+            counters_.evicted += removed.entries;
+        } catch (const std::exception&) {
+            return;  // no memory, say: a later store tries again
+        }
+    }
     known_bytes_ = total->bytes;
     counted_ = true;
     write_total(options_.directory, *total);
-}
-
-/// Counts the entries and removes the oldest if they are too many; what is left, in bytes.
-std::uint64_t DiskCache::evict() {
-    std::uint64_t total = 0, removed = 0;
-    try {
-        std::vector<FoundEntry> entries = scan(options_.directory);
-        for (const FoundEntry& entry : entries) total += entry.bytes;
-        if (total > options_.max_bytes) {
-            std::ranges::sort(entries, older, &FoundEntry::used);
-            // A tenth more than needed, so that this is not done again at the next store.
-            for (const FoundEntry& entry : entries) {
-                if (total <= options_.max_bytes - options_.max_bytes / 10) break;
-                if (::unlink(entry.path.c_str()) == 0) ++removed;
-                total -= entry.bytes;
-            }
-        }
-    } catch (const std::exception&) {
-        // Out of memory or an odd file name: a later count tries again.
-    }
-    counters_.evicted += removed;
-    return total;
 }
 
 // ---- keys and packs

@@ -20,7 +20,7 @@ namespace ingot {
 
 struct CacheOptions {
     std::string directory;  ///< made when missing, with access for its owner only; empty: no cache
-    std::uint64_t max_bytes = 1ull << 30;  ///< beyond it the entries read longest ago go
+    std::uint64_t max_bytes = 1ull << 30;  ///< beyond it entries go that were read long ago
 };
 
 struct CacheStats {
@@ -69,8 +69,7 @@ class DiskCache {
     std::string path_of(std::string_view key) const;
     bool write_file(const std::string& path, std::string_view key,
                     std::span<const std::uint8_t> payload) const;
-    void account(std::uint64_t stored_bytes);
-    std::uint64_t evict();
+    void account(const std::string& path, std::uint64_t stored_bytes);
 
     struct Counters {
         std::atomic<std::uint64_t> hits{0}, misses{0}, damaged{0}, stored{0}, failed_stores{0},

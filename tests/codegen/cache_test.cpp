@@ -8,8 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -235,10 +237,37 @@ TEST_F(Cache, TheLimitHoldsForAllProcessesTogether) {
     EXPECT_LE(bytes(), limited.max_bytes);
 }
 
+TEST_F(Cache, EvictsFromBigCachesAPartAtATime) {
+    CacheOptions limited = options();
+    limited.max_bytes = 1 << 20;
+    constexpr int kEntries = 12000;  // more than are looked at, 1.2 MB
+    for (int folder = 0; folder < 256; ++folder) {
+        std::array<char, 3> name{};
+        std::snprintf(name.data(), name.size(), "%02x", folder);
+        fs::create_directories(directory_ / name.data());
+        for (int k = 0; k < kEntries / 256 + 1; ++k)
+            std::ofstream(directory_ / name.data() / (std::to_string(k) + ".pack"))
+                << std::string(100, 'x');
+    }
+    const std::size_t before = files().size();
+    DiskCache cache(limited);
+    ASSERT_TRUE(cache.store("a", blob(10, 1)));
+    const std::size_t first = cache.stats().evicted;
+    EXPECT_GT(first, 0u);
+    EXPECT_LT(first, before / 4);  // not all that are too many
+    EXPECT_TRUE(holds(cache, "a", blob(10, 1)));
+    for (int k = 0; k < 10; ++k) ASSERT_TRUE(cache.store(std::to_string(k), blob(10, 1)));
+    std::uintmax_t bytes = 0;
+    for (const fs::path& path : files()) bytes += fs::file_size(path);
+    EXPECT_LE(bytes, limited.max_bytes);
+    EXPECT_GE(bytes, limited.max_bytes / 2);
+}
+
 TEST_F(Cache, AFirstStoreDoesNotWalkOverAllEntries) {
     ASSERT_TRUE(DiskCache(options()).store("a", blob(10, 1)));
     // A walk would remove this.
-    const fs::path stale = directory_ / "x.pack.1.1.tmp";
+    fs::create_directories(directory_ / "ab");
+    const fs::path stale = directory_ / "ab" / "x.pack.1.1.tmp";
     std::ofstream(stale) << "left behind";
     fs::last_write_time(stale, fs::file_time_type::clock::now() - std::chrono::hours(2));
     ASSERT_TRUE(DiskCache(options()).store("b", blob(10, 1)));
