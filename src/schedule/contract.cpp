@@ -38,7 +38,10 @@ class ContractionEmitter {
         out.accumulate = compute_type(t);
         out.round_intermediates = c_.graph.round_intermediates;
         if (is_packed(n_)) out.b_panel = static_cast<std::int32_t>(panel_width(n_));
-        is_conv(n_) ? conv(out) : matmul(out);
+        if (n_.prim == Prim::ConvGradWeight)
+            weight_gradient(out);
+        else
+            is_conv(n_) ? conv(out) : matmul(out);
         return out;
     }
 
@@ -154,6 +157,26 @@ class ContractionEmitter {
         });
     }
 
+    // Rows are output channels, columns (kernel.., input channel); the sum runs over the image's
+    // points, at which the gradient and, in steps, the input without a border are read.
+    void weight_gradient(Contraction& out) {
+        const Sizes& grad = c_.graph.type(n_.operands[0]).sizes;
+        const Ints &stride = n_.attrs.get<Ints>("stride"),
+                   &dilation = n_.attrs.get<Ints>("dilation");
+        add_loop(out.m, 0);
+        for (std::size_t d = 2; d < result_.size(); ++d) add_loop(out.n, d);
+        add_loop(out.n, 1);
+        const Expr image = new_loop(out.k, grad[0]);
+        Sizes of_grad{image, result_[0]}, of_input{image, result_[1]};
+        for (std::size_t d = 2; d < result_.size(); ++d) {
+            const Expr at = new_loop(out.k, grad[d]);
+            of_grad.push_back(at);
+            of_input.push_back(at * Expr(stride[d - 2]) + result_[d] * Expr(dilation[d - 2]));
+        }
+        out.a_insts = insts([&](PhaseEmitter& e) { return e.value(n_.operands[0], of_grad); });
+        out.b_insts = insts([&](PhaseEmitter& e) { return e.value(n_.operands[1], of_input); });
+    }
+
     const EmitContext& c_;
     Draft& draft_;
     const Node& n_;
@@ -242,6 +265,13 @@ static bool grouped_form(const Graph& g, const Node& n) {
            weight[0].constant() / groups >= 4 && known_le(Expr(4), weight[1]) == true;
 }
 
+// One group and no border: see legalize_convolution.cpp.
+static bool weight_gradient_form(const Node& n) {
+    const Sizes& padding = n.attrs.get<Sizes>("padding");
+    return n.attrs.get<std::int64_t>("groups") == 1 && !n.attrs.get<bool>("transposed") &&
+           std::all_of(padding.begin(), padding.end(), [](Expr e) { return e.is(0); });
+}
+
 bool has_contraction_form(const Graph& g, const Node& n) {
     if (is_complex(g.type(n.results[0]).dtype) || !is_float(g.type(n.results[0]).dtype))
         return false;
@@ -254,6 +284,8 @@ bool has_contraction_form(const Graph& g, const Node& n) {
             // Depthwise convolutions have become sums before (see legalize.cpp).
             if (n.attrs.get<std::int64_t>("groups") != 1 && !grouped_form(g, n)) return false;
             return !n.attrs.has("transposed") || !n.attrs.get<bool>("transposed");
+        case Prim::ConvGradWeight:
+            return weight_gradient_form(n);
         default:
             return false;
     }

@@ -2,8 +2,10 @@
 // columns and summed, where the operands' elements are, and what happens to the finished sums.
 //
 // matmul: batch dims that the right side does not depend on join the rows. conv: rows are (image,
-// spatial..), columns output channels, the sum runs over (kernel.., channel). Neighbouring loops
-// that all accesses walk like one are merged. Linear in the instructions.
+// spatial..), columns output channels, the sum runs over (kernel.., channel). A convolution's
+// gradient for its weight: rows are output channels, columns (kernel.., channel), the sum runs over
+// (image, spatial..). Neighbouring loops that all accesses walk like one are merged. Linear in the
+// instructions.
 #pragma once
 #include "schedule/emit.h"
 

@@ -58,8 +58,7 @@ class LayoutWalk {
   private:
     // What a convolution reads through views is best channels last too.
     void prefer_for_convolutions(const Node& n) {
-        const bool gradient =
-            gpu_ && (n.prim == Prim::ConvGradInput || n.prim == Prim::ConvGradWeight);
+        const bool gradient = n.prim == Prim::ConvGradInput || n.prim == Prim::ConvGradWeight;
         if (n.prim != Prim::Conv && n.prim != Prim::PackedConv && !gradient) return;
         prefer_channels_last(n.operands[0]);
         if (gpu_) prefer_channels_last(n.operands[1]);
@@ -85,7 +84,8 @@ class LayoutWalk {
                 return rank > 2 ? channels_last(rank) : Order{};
             case Prim::ConvGradInput:
             case Prim::ConvGradWeight:
-                return gpu_ && rank > 2 ? channels_last(rank) : Order{};
+                // The library's gradients of a row of numbers are row-major on processors.
+                return rank > (gpu_ ? 2 : 3) ? channels_last(rank) : Order{};
             case Prim::MaxPoolIndices:
                 return gpu_ ? orders_[n.operands[0]] : Order{};
             case Prim::ExternCall:

@@ -6,6 +6,8 @@
 #include <limits>
 #include <map>
 
+#include "schedule/legalize_convolution.h"
+
 namespace ingot::sched {
 
 namespace {
@@ -279,112 +281,6 @@ std::optional<ValueId> over_columns(Graph& g, Prim prim, ValueId x, Ints dims) {
     return g.emit(prim, {partial}, {{"dims", first}});
 }
 
-constexpr std::int64_t kFewChannels = 16;
-
-bool constant_sizes(const Sizes& sizes) {
-    return std::all_of(sizes.begin(), sizes.end(), [](Expr e) { return e.is_constant(); });
-}
-
-// The operand of a convolution with its border of zeros.
-ValueId padded(Graph& g, const Node& n, ValueId x) {
-    const Sizes& padding = n.attrs.get<Sizes>("padding");
-    Sizes border{0, 0};
-    border.insert(border.end(), padding.begin(), padding.end());
-    return g.emit(Prim::Pad, {x},
-                  {{"low", border},
-                   {"high", border},
-                   {"value", is_integral(g.type(x).dtype) ? Scalar(0) : Scalar(0.0)}});
-}
-
-bool is_depthwise(const Graph& g, const Node& n) {
-    if (n.prim != Prim::Conv || n.attrs.get<bool>("transposed")) return false;
-    const Sizes& x = g.type(n.operands[0]).sizes;
-    const Sizes& w = g.type(n.operands[1]).sizes;
-    return x.size() > 2 && x[1].is_constant() && x[1].constant() > 1 && w[0] == x[1] &&
-           w[1].is(1) && Expr(n.attrs.get<std::int64_t>("groups")) == x[1] && constant_sizes(w);
-}
-
-// sum over the window of window times weight; the weight gets a copy with channels innermost.
-ValueId depthwise(Graph& g, std::vector<ValueId>& in_memory, const Node& n, ValueId x, ValueId w) {
-    const Sizes& padding = n.attrs.get<Sizes>("padding");
-    bool pads = std::any_of(padding.begin(), padding.end(), [](Expr e) { return !e.is(0); });
-    if (pads) x = padded(g, n, x);
-    const Sizes weight = g.type(w).sizes;
-    auto spatial = static_cast<std::int64_t>(weight.size()) - 2;
-    Ints dims, sums, places{1};
-    Sizes inside;
-    for (std::int64_t i = 0; i < spatial; ++i) {
-        dims.push_back(2 + i);
-        sums.push_back(2 + spatial + i);
-        inside.push_back(weight[static_cast<std::size_t>(2 + i)]);
-    }
-    ValueId windows = g.emit(Prim::Window, {x},
-                             {{"dims", dims},
-                              {"sizes", inside},
-                              {"steps", n.attrs.get<Ints>("stride")},
-                              {"dilations", n.attrs.get<Ints>("dilation")}});
-    Expr taps = product(inside);
-    w = g.emit(Prim::Reshape, {w}, {{"sizes", Sizes{weight[0], taps}}});
-    w = g.emit(Prim::Permute, {w}, {{"dims", Ints{1, 0}}});
-    in_memory.push_back(w);
-    w = g.emit(Prim::Permute, {w}, {{"dims", Ints{1, 0}}});
-    Sizes split{weight[0]};
-    split.insert(split.end(), inside.begin(), inside.end());
-    w = g.emit(Prim::Reshape, {w}, {{"sizes", split}});
-    places.insert(places.end(), sums.begin(), sums.end());
-    const Sizes all = g.type(windows).sizes;
-    w = g.emit(Prim::Broadcast, {w}, {{"sizes", all}, {"dims", places}});
-    DType t = g.type(windows).dtype;
-    ValueId terms =
-        g.emit(Prim::Mul, {convert(g, windows, compute_type(t)), convert(g, w, compute_type(t))});
-    return convert(g, g.emit(Prim::Sum, {terms}, {{"dims", sums}}), t);
-}
-
-// Groups of channels: the weight gets a copy with channels innermost, as the input has them.
-bool is_grouped(const Graph& g, const Node& n) {
-    return n.prim == Prim::Conv && !n.attrs.get<bool>("transposed") &&
-           n.attrs.get<std::int64_t>("groups") > 1 && g.type(n.operands[1]).rank() > 2 &&
-           constant_sizes(g.type(n.operands[1]).sizes);
-}
-
-void grouped_convolution(Rewriter& r, const Graph& old, std::vector<ValueId>& in_memory,
-                         const Node& n) {
-    Graph& g = r.out();
-    Ints last{0}, back{0, old.type(n.operands[1]).rank() - 1};
-    for (int d = 2; d < old.type(n.operands[1]).rank(); ++d) {
-        last.push_back(d);
-        back.push_back(d - 1);
-    }
-    last.push_back(1);
-    ValueId w = g.emit(Prim::Permute, {r(n.operands[1])}, {{"dims", last}});
-    in_memory.push_back(w);
-    w = g.emit(Prim::Permute, {w}, {{"dims", back}});
-    NodeId id = g.add_with_types(n.prim, {r(n.operands[0]), w}, n.attrs, {old.type(n.results[0])},
-                                 n.origin);
-    r.map(n.results[0], g.node(id).results[0]);
-}
-
-// Few channels, row-major: the padded copy has whole rows of a window side by side.
-bool wants_padded_copy(const Graph& g, const Node& n) {
-    if (n.prim != Prim::Conv && n.prim != Prim::PackedConv) return false;
-    if (n.attrs.has("transposed") && n.attrs.get<bool>("transposed")) return false;
-    const Sizes& x = g.type(n.operands[0]).sizes;
-    return x.size() > 2 && g.producer(n.operands[0]) == nullptr &&
-           known_lt(x[1], kFewChannels) == true && n.attrs.get<std::int64_t>("groups") == 1;
-}
-
-void padded_convolution(Rewriter& r, const Graph& old, std::vector<ValueId>& in_memory,
-                        const Node& n) {
-    Graph& g = r.out();
-    ValueId x = padded(g, n, r(n.operands[0]));
-    in_memory.push_back(x);
-    Attrs attrs = n.attrs;
-    attrs.set("padding", Sizes(n.attrs.get<Sizes>("padding").size(), Expr(0)));
-    NodeId id = g.add_with_types(n.prim, {x, r(n.operands[1])}, std::move(attrs),
-                                 {old.type(n.results[0])}, n.origin);
-    r.map(n.results[0], g.node(id).results[0]);
-}
-
 // Nodes an output or an effect needs.
 std::vector<bool> live_nodes(const Graph& g) {
     std::vector<bool> live(g.nodes().size(), false);
@@ -458,18 +354,10 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
             return;
         case Prim::Conv:
         case Prim::PackedConv:
-            if (is_depthwise(old, n)) {
-                ValueId x = r(n.operands[0]), w = r(n.operands[1]);
-                r.map(n.results[0], depthwise(g, in_memory, n, x, w));
-                return;
-            }
-            if (is_grouped(old, n)) {
-                grouped_convolution(r, old, in_memory, n);
-                return;
-            }
-            if (!wants_padded_copy(old, n)) break;
-            padded_convolution(r, old, in_memory, n);
-            return;
+        case Prim::ConvGradInput:
+        case Prim::ConvGradWeight:
+            if (legalize_convolution(r, old, n, in_memory, gpu)) return;
+            break;
         default:
             if (!is_reduction(n.prim)) break;
             if (auto v = two_stages(g, n, r(n.operands[0]), old.type(n.results[0]).sizes, cores)) {

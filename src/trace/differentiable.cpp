@@ -261,24 +261,23 @@ Partition DifferentiableFunction::split(JointRecording& joint, std::span<const a
         if (t.requires_grad() && t.is_leaf() && !written) query.readable_in_backward[g] = true;
     }
     const std::vector<ExternCallee>& externs = joint.recording.externs;
-    query.strides_of = [&externs](const Graph& g, ValueId v) -> Sizes {
+    const bool round = joint.recording.graph.round_intermediates;
+    Graph graph = clean(std::move(joint.recording.graph));
+    graph.round_intermediates = round;
+    // What is saved stays as it lies: copies cost as much as the kernels of a GPU, and images that
+    // the backward reads are channels last like its gradients.
+    const bool gpu = device_.is_cuda();
+    const sched::Layouts layouts(graph, gpu);
+    query.views_are_free = gpu;
+    query.strides_of = [&](const Graph& g, ValueId v) -> Sizes {
         const ingot::Node* n = g.producer(v);
-        if (n != nullptr && n->prim == Prim::Attention) return attention_strides(g.type(v).sizes);
-        if (n == nullptr || n->prim != Prim::ExternCall) return {};
+        if (gpu || n == nullptr) return layouts.strides(v);
+        if (n->prim == Prim::Attention) return attention_strides(g.type(v).sizes);
+        if (n->prim != Prim::ExternCall) return layouts.strides(v);
         const auto& callee =
             externs.at(static_cast<std::size_t>(n->attrs.get<std::int64_t>("index")));
         return callee.result_strides.at(g.values()[v].position);
     };
-    const bool round = joint.recording.graph.round_intermediates;
-    Graph graph = clean(std::move(joint.recording.graph));
-    graph.round_intermediates = round;
-    // A GPU's program keeps what it saves as it lies: copies cost as much as the kernels.
-    std::optional<sched::Layouts> layouts;
-    if (device_.is_cuda()) {
-        layouts.emplace(graph, true);
-        query.views_are_free = true;
-        query.strides_of = [&layouts](const Graph&, ValueId v) { return layouts->strides(v); };
-    }
     return partition(graph, query);
 }
 

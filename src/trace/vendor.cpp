@@ -72,8 +72,7 @@ struct ConvArguments {
     /// channels last, matter.
     static at::Tensor stand_in(const Ints& sizes, const at::Tensor& grad) {
         const auto format = grad.suggest_memory_format();
-        if (grad.is_cuda() && format != at::MemoryFormat::Contiguous)
-            return at::empty(sizes, grad.options(), format);
+        if (format != at::MemoryFormat::Contiguous) return at::empty(sizes, grad.options(), format);
         return at::empty({1}, grad.options()).expand(sizes);
     }
     at::Tensor backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& w,

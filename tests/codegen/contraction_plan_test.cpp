@@ -187,6 +187,57 @@ TEST(ContractionPlan, GroupedConvolution) {
     }
 }
 
+TEST(ContractionPlan, GradientsOfConvolutions) {
+    struct Case {
+        std::int64_t channels, out, size, kernel, stride, padding, dilation, groups;
+        int generated;  // how many of the templates' contractions make each gradient
+    };
+    for (const Case& c : {Case{17, 24, 9, 3, 1, 1, 1, 1, 1}, Case{16, 33, 8, 1, 1, 0, 1, 1, 1},
+                          Case{16, 12, 11, 3, 1, 2, 2, 1, 1}, Case{20, 9, 10, 5, 1, 0, 1, 1, 1},
+                          Case{48, 48, 9, 3, 1, 1, 1, 48, 0}}) {
+        for (const bool of_weight : {false, true}) {
+            Built f;
+            const Attrs attrs{{"stride", Ints{c.stride, c.stride}},
+                              {"padding", Sizes{c.padding, c.padding}},
+                              {"dilation", Ints{c.dilation, c.dilation}},
+                              {"groups", c.groups},
+                              {"transposed", false},
+                              {"output_padding", Ints{0, 0}}};
+            const std::int64_t reach = c.dilation * (c.kernel - 1) + 1,
+                               size = (c.size + 2 * c.padding - reach) / c.stride + 1;
+            const Sizes image{2, c.channels, c.size, c.size},
+                weight{c.out, c.channels / c.groups, c.kernel, c.kernel};
+            ValueId grad = f.input({2, c.out, size, size});
+            const ValueId other = f.input(of_weight ? image : weight);
+            Attrs with_sizes = attrs;
+            with_sizes.set("sizes", of_weight ? weight : image);
+            grad = f.graph.emit(Prim::Relu, {grad});  // not an input: channels last
+            f.output(f.graph.emit(of_weight ? Prim::ConvGradWeight : Prim::ConvGradInput,
+                                  {grad, other}, with_sizes));
+            // The library is good at turned kernels.
+            const bool vendor = !of_weight && c.kernel > 1;
+            EXPECT_EQ(f.check(1e-4), vendor ? 0 : c.generated)
+                << c.channels << " channels, kernel " << c.kernel << ", weight " << of_weight;
+        }
+    }
+}
+
+TEST(ContractionPlan, GradientsOfWeightsWithSteps) {
+    for (const std::int64_t groups : {1, 32}) {
+        Built f;
+        const ValueId grad = f.input({3, 32, 5, 5}), x = f.input({3, 32, 10, 10});
+        f.output(f.graph.emit(Prim::ConvGradWeight, {grad, x},
+                              {{"sizes", Sizes{32, 32 / groups, 3, 3}},
+                               {"stride", Ints{2, 2}},
+                               {"padding", Sizes{1, 1}},
+                               {"dilation", Ints{1, 1}},
+                               {"groups", groups},
+                               {"transposed", false},
+                               {"output_padding", Ints{0, 0}}}));
+        EXPECT_EQ(f.check(1e-4), groups == 1 ? 1 : 0);
+    }
+}
+
 TEST(ContractionPlan, BFloat16Linear) {
     for (const bool frozen : {false, true}) {
         Built f;

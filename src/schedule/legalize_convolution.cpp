@@ -1,0 +1,282 @@
+// See legalize_convolution.h.
+#include "schedule/legalize_convolution.h"
+
+#include <algorithm>
+
+namespace ingot::sched {
+
+namespace {
+
+ValueId convert(Graph& g, ValueId v, DType to) {
+    if (g.type(v).dtype == to) return v;
+    return g.emit(Prim::Convert, {v}, {{"dtype", to}});
+}
+
+bool has_taps(const Sizes& weight) {
+    return !product(Sizes(weight.begin() + 2, weight.end())).is(1);
+}
+
+constexpr std::int64_t kFewChannels = 16;
+constexpr std::int64_t kFewPoints = 1024;
+
+bool constant_sizes(const Sizes& sizes) {
+    return std::all_of(sizes.begin(), sizes.end(), [](Expr e) { return e.is_constant(); });
+}
+
+// The operand of a convolution with its border of zeros.
+ValueId padded(Graph& g, const Node& n, ValueId x) {
+    const Sizes& padding = n.attrs.get<Sizes>("padding");
+    Sizes border{0, 0};
+    border.insert(border.end(), padding.begin(), padding.end());
+    return g.emit(Prim::Pad, {x},
+                  {{"low", border},
+                   {"high", border},
+                   {"value", is_integral(g.type(x).dtype) ? Scalar(0) : Scalar(0.0)}});
+}
+
+bool is_depthwise(const Graph& g, const Node& n) {
+    if (n.prim != Prim::Conv || n.attrs.get<bool>("transposed")) return false;
+    const Sizes& x = g.type(n.operands[0]).sizes;
+    const Sizes& w = g.type(n.operands[1]).sizes;
+    return x.size() > 2 && x[1].is_constant() && x[1].constant() > 1 && w[0] == x[1] &&
+           w[1].is(1) && Expr(n.attrs.get<std::int64_t>("groups")) == x[1] && constant_sizes(w);
+}
+
+// sum over the window of window times weight; the weight gets a copy with channels innermost.
+ValueId depthwise_sum(Graph& g, std::vector<ValueId>& in_memory, const Node& n, ValueId x,
+                      ValueId w) {
+    const Sizes& padding = n.attrs.get<Sizes>("padding");
+    bool pads = std::any_of(padding.begin(), padding.end(), [](Expr e) { return !e.is(0); });
+    if (pads) x = padded(g, n, x);
+    const Sizes weight = g.type(w).sizes;
+    auto spatial = static_cast<std::int64_t>(weight.size()) - 2;
+    Ints dims, sums, places{1};
+    Sizes inside;
+    for (std::int64_t i = 0; i < spatial; ++i) {
+        dims.push_back(2 + i);
+        sums.push_back(2 + spatial + i);
+        inside.push_back(weight[static_cast<std::size_t>(2 + i)]);
+    }
+    ValueId windows = g.emit(Prim::Window, {x},
+                             {{"dims", dims},
+                              {"sizes", inside},
+                              {"steps", n.attrs.get<Ints>("stride")},
+                              {"dilations", n.attrs.get<Ints>("dilation")}});
+    Expr taps = product(inside);
+    w = g.emit(Prim::Reshape, {w}, {{"sizes", Sizes{weight[0], taps}}});
+    w = g.emit(Prim::Permute, {w}, {{"dims", Ints{1, 0}}});
+    in_memory.push_back(w);
+    w = g.emit(Prim::Permute, {w}, {{"dims", Ints{1, 0}}});
+    Sizes split{weight[0]};
+    split.insert(split.end(), inside.begin(), inside.end());
+    w = g.emit(Prim::Reshape, {w}, {{"sizes", split}});
+    places.insert(places.end(), sums.begin(), sums.end());
+    const Sizes all = g.type(windows).sizes;
+    w = g.emit(Prim::Broadcast, {w}, {{"sizes", all}, {"dims", places}});
+    DType t = g.type(windows).dtype;
+    ValueId terms =
+        g.emit(Prim::Mul, {convert(g, windows, compute_type(t)), convert(g, w, compute_type(t))});
+    return convert(g, g.emit(Prim::Sum, {terms}, {{"dims", sums}}), t);
+}
+
+// Groups of channels: the weight gets a copy with channels innermost, as the input has them.
+bool is_grouped(const Graph& g, const Node& n) {
+    return n.prim == Prim::Conv && !n.attrs.get<bool>("transposed") &&
+           n.attrs.get<std::int64_t>("groups") > 1 && g.type(n.operands[1]).rank() > 2 &&
+           constant_sizes(g.type(n.operands[1]).sizes);
+}
+
+void grouped_convolution(Rewriter& r, const Graph& old, std::vector<ValueId>& in_memory,
+                         const Node& n) {
+    Graph& g = r.out();
+    Ints last{0}, back{0, old.type(n.operands[1]).rank() - 1};
+    for (int d = 2; d < old.type(n.operands[1]).rank(); ++d) {
+        last.push_back(d);
+        back.push_back(d - 1);
+    }
+    last.push_back(1);
+    ValueId w = g.emit(Prim::Permute, {r(n.operands[1])}, {{"dims", last}});
+    in_memory.push_back(w);
+    w = g.emit(Prim::Permute, {w}, {{"dims", back}});
+    NodeId id = g.add_with_types(n.prim, {r(n.operands[0]), w}, n.attrs, {old.type(n.results[0])},
+                                 n.origin);
+    r.map(n.results[0], g.node(id).results[0]);
+}
+
+// Few channels, row-major: the padded copy has whole rows of a window side by side.
+bool wants_padded_copy(const Graph& g, const Node& n) {
+    if (n.prim != Prim::Conv && n.prim != Prim::PackedConv) return false;
+    if (n.attrs.has("transposed") && n.attrs.get<bool>("transposed")) return false;
+    const Sizes& x = g.type(n.operands[0]).sizes;
+    return x.size() > 2 && g.producer(n.operands[0]) == nullptr &&
+           known_lt(x[1], kFewChannels) == true && n.attrs.get<std::int64_t>("groups") == 1;
+}
+
+void padded_convolution(Rewriter& r, const Graph& old, std::vector<ValueId>& in_memory,
+                        const Node& n) {
+    Graph& g = r.out();
+    ValueId x = padded(g, n, r(n.operands[0]));
+    in_memory.push_back(x);
+    Attrs attrs = n.attrs;
+    attrs.set("padding", Sizes(n.attrs.get<Sizes>("padding").size(), Expr(0)));
+    NodeId id = g.add_with_types(n.prim, {x, r(n.operands[1])}, std::move(attrs),
+                                 {old.type(n.results[0])}, n.origin);
+    r.map(n.results[0], g.node(id).results[0]);
+}
+
+// ---- gradients ----
+
+// A gradient of a plain convolution of images in a type that sums are kept in.
+bool has_plain_gradient(const Graph& g, const Node& n) {
+    const DType t = g.type(n.results[0]).dtype;
+    return (t == DType::F32 || t == DType::F64) && !n.attrs.get<bool>("transposed") &&
+           constant_sizes(g.type(n.results[0]).sizes) && g.type(n.results[0]).rank() > 2;
+}
+
+bool is_depthwise_weight(const Sizes& weight, std::int64_t groups) {
+    return groups > 1 && weight[0].is(groups) && weight[1].is(1);
+}
+
+Ints spatial_dims(std::size_t first, std::size_t count) {
+    Ints dims;
+    for (std::size_t d = 0; d < count; ++d) dims.push_back(static_cast<std::int64_t>(first + d));
+    return dims;
+}
+
+// With steps of one the gradient is a convolution too: of the result's gradient with the weight
+// turned round and its channels exchanged. Only where the weight is one tap or one channel: turning
+// others costs what the generated code gains over the library, which is good at these.
+bool gradient_of_input(Rewriter& r, const Graph& old, const Node& n,
+                       std::vector<ValueId>& in_memory) {
+    if (!has_plain_gradient(old, n)) return false;
+    const std::int64_t groups = n.attrs.get<std::int64_t>("groups");
+    const Sizes weight = old.type(n.operands[1]).sizes;
+    if (!constant_sizes(weight)) return false;
+    const bool depthwise = is_depthwise_weight(weight, groups);
+    if (!depthwise && (groups != 1 || has_taps(weight))) return false;
+    const std::size_t spatial = weight.size() - 2;
+    const Ints dilation = n.attrs.get<Ints>("dilation");
+    Sizes padding = n.attrs.get<Sizes>("padding");
+    for (std::size_t d = 0; d < spatial; ++d) {
+        if (n.attrs.get<Ints>("stride")[d] != 1) return false;
+        padding[d] = Expr(dilation[d]) * (weight[d + 2] - Expr(1)) - padding[d];
+        if (known_le(0, padding[d]) != true) return false;
+    }
+    Graph& g = r.out();
+    ValueId w = r(n.operands[1]);
+    const Ints dims = spatial_dims(2, spatial);
+    if (depthwise) {
+        w = g.emit(Prim::Flip, {w}, {{"dims", dims}});
+    } else {
+        Ints exchanged{1, 0};
+        exchanged.insert(exchanged.end(), dims.begin(), dims.end());
+        w = g.emit(Prim::Permute, {w}, {{"dims", exchanged}});
+    }
+    Attrs attrs{{"stride", n.attrs.get<Ints>("stride")},
+                {"padding", padding},
+                {"dilation", dilation},
+                {"groups", groups},
+                {"transposed", false},
+                {"output_padding", Ints(spatial, 0)}};
+    const ValueId grad = r(n.operands[0]);
+    const NodeId id = g.add_with_types(Prim::Conv, {grad, w}, std::move(attrs),
+                                       {old.type(n.results[0])}, n.origin);
+    // The result may be a depthwise convolution, which is no single node.
+    const Node conv = g.node(id);
+    r.map(n.results[0], depthwise ? depthwise_sum(g, in_memory, conv, grad, w) : conv.results[0]);
+    return true;
+}
+
+// One channel each: products of the gradient and of the window's elements, summed over the image,
+// with channels innermost in all of them.
+ValueId depthwise_gradient(Graph& g, std::vector<ValueId>& in_memory, const Node& n, ValueId grad,
+                           ValueId x, const Sizes& weight) {
+    const std::size_t spatial = weight.size() - 2;
+    const auto rank = static_cast<std::int64_t>(weight.size());
+    const auto channels_last = [&](ValueId v) {
+        Ints dims{0};
+        for (std::int64_t d = 2; d < g.type(v).rank(); ++d) dims.push_back(d);
+        dims.push_back(1);
+        return g.emit(Prim::Permute, {v}, {{"dims", dims}});
+    };
+    const ValueId windows =
+        channels_last(g.emit(Prim::Window, {x},
+                             {{"dims", spatial_dims(2, spatial)},
+                              {"sizes", Sizes(weight.begin() + 2, weight.end())},
+                              {"steps", n.attrs.get<Ints>("stride")},
+                              {"dilations", n.attrs.get<Ints>("dilation")}}));
+    Ints places = spatial_dims(0, spatial + 1);
+    const Ints summed = places;
+    places.push_back(g.type(windows).rank() - 1);
+    const ValueId spread = g.emit(Prim::Broadcast, {channels_last(grad)},
+                                  {{"sizes", g.type(windows).sizes}, {"dims", places}});
+    const ValueId terms = g.emit(Prim::Mul, {windows, spread});
+    ValueId sums = g.emit(Prim::Sum, {terms}, {{"dims", summed}});
+    in_memory.push_back(sums);
+    Ints first{rank - 2};
+    for (std::int64_t d = 0; d + 2 < rank; ++d) first.push_back(d);
+    sums = g.emit(Prim::Permute, {sums}, {{"dims", first}});
+    return g.emit(Prim::Reshape, {sums}, {{"sizes", weight}});
+}
+
+// A product of the gradient, turned, with the windows of the input; with its border of zeros the
+// input has them at even distances. The product gives channels innermost, the copy the order of
+// weights.
+bool gradient_of_weight(Rewriter& r, const Graph& old, const Node& n,
+                        std::vector<ValueId>& in_memory) {
+    if (!has_plain_gradient(old, n)) return false;
+    const std::int64_t groups = n.attrs.get<std::int64_t>("groups");
+    const Sizes weight = old.type(n.results[0]).sizes;
+    const bool depthwise = is_depthwise_weight(weight, groups);
+    if (groups != 1 && !depthwise) return false;
+    Graph& g = r.out();
+    const ValueId grad = r(n.operands[0]);
+    // Where few points are summed the library takes up to four times as long as the products do.
+    // It is good at large images, and few channels make short rows.
+    const Expr points = floor_div(g.type(grad).numel(), weight[0]);
+    if (has_taps(weight) && known_le(points, kFewPoints) != true) return false;
+    if (!depthwise && known_le(kFewChannels, weight[1]) != true) return false;
+    ValueId x = r(n.operands[1]);
+    const Sizes& padding = n.attrs.get<Sizes>("padding");
+    if (std::any_of(padding.begin(), padding.end(), [](Expr e) { return !e.is(0); })) {
+        x = padded(g, n, x);
+        in_memory.push_back(x);
+    }
+    if (depthwise) {
+        r.map(n.results[0], depthwise_gradient(g, in_memory, n, grad, x, weight));
+        return true;
+    }
+    Attrs attrs = n.attrs;
+    attrs.set("padding", Sizes(padding.size(), Expr(0)));
+    const NodeId id =
+        g.add_with_types(n.prim, {grad, x}, std::move(attrs), {old.type(n.results[0])}, n.origin);
+    ValueId v = g.node(id).results[0];
+    if (has_taps(weight)) {
+        in_memory.push_back(v);
+        v = g.emit(Prim::Reshape, {v}, {{"sizes", weight}});
+    }
+    r.map(n.results[0], v);
+    return true;
+}
+
+}  // namespace
+
+bool legalize_convolution(Rewriter& r, const Graph& old, const Node& n,
+                          std::vector<ValueId>& in_memory, bool gpu) {
+    if (n.prim == Prim::ConvGradInput) return !gpu && gradient_of_input(r, old, n, in_memory);
+    if (n.prim == Prim::ConvGradWeight) return !gpu && gradient_of_weight(r, old, n, in_memory);
+    if (is_depthwise(old, n)) {
+        const ValueId x = r(n.operands[0]), w = r(n.operands[1]);
+        r.map(n.results[0], depthwise_sum(r.out(), in_memory, n, x, w));
+        return true;
+    }
+    if (is_grouped(old, n)) {
+        grouped_convolution(r, old, in_memory, n);
+        return true;
+    }
+    if (!wants_padded_copy(old, n)) return false;
+    padded_convolution(r, old, in_memory, n);
+    return true;
+}
+
+}  // namespace ingot::sched
