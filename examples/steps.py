@@ -26,19 +26,22 @@ def parse(description: str, model: str, batch_size: int) -> argparse.Namespace:
         default="ingot",
         help="original: not compiled; eager: captured, but not compiled; ingot, inductor, ...",
     )
+    parser.add_argument(
+        "--whole", action="store_true", help="compile the whole step as one function"
+    )
     parser.add_argument("--plot", default="", help="file for a picture of the step times")
     return parser.parse_args()
 
 
-def compiled(model: torch.nn.Module, arguments: argparse.Namespace) -> Callable:
+def compiled(function: Callable, arguments: argparse.Namespace) -> Callable:
     if arguments.backend == "original":
-        return model
+        return function
     if arguments.backend == "ingot":
         import ingot
 
-        return ingot.compile(model, mode=arguments.mode)
+        return ingot.compile(function, mode=arguments.mode)
     mode = arguments.mode if arguments.backend == "inductor" else None
-    return torch.compile(model, backend=arguments.backend, mode=mode)
+    return torch.compile(function, backend=arguments.backend, mode=mode)
 
 
 def train(
@@ -47,15 +50,23 @@ def train(
     arguments: argparse.Namespace,
 ) -> list[float]:
     """Adam steps on the same random data; prints each step's time and the median."""
-    function = compiled(model.train(), arguments)
+    model.train()
+    function = model if arguments.whole else compiled(model, arguments)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    times = []
-    for step in range(arguments.steps):
-        start = time.perf_counter()
+
+    def take() -> torch.Tensor:
         optimizer.zero_grad()
         loss = loss_of(function)
         loss.backward()
         optimizer.step()
+        return loss
+
+    if arguments.whole:
+        take = compiled(take, arguments)
+    times = []
+    for step in range(arguments.steps):
+        start = time.perf_counter()
+        loss = take()
         times.append(time.perf_counter() - start)
         done = 30 * (step + 1) // arguments.steps
         bar = "#" * done + "." * (30 - done)

@@ -52,18 +52,31 @@ PyObject* update_scaled_by_tensor(const Event& event, std::string_view name,
     return scaled ? PyObject_CallMethod(all[0], "add_", "O", scaled.get()) : nullptr;
 }
 
-/// What TorchDynamo, where it is in use, has put a wrapper around so as not to compile it, of
-/// PyTorch's optimizers. Borrowed; nullptr if `callable` is none of these.
+/// A function of PyTorch's optimizers behind a wrapper that keeps TorchDynamo from compiling it:
+/// one that waits for the first call to make another, or one that TorchDynamo has made where it is
+/// in use. Borrowed; nullptr if `callable` is none of these.
 PyObject* function_of_optimizers(PyObject* callable) {
     if (!PyFunction_Check(callable)) return nullptr;
-    PyObject* dict = reinterpret_cast<PyFunctionObject*>(callable)->func_dict;
-    PyObject* inner =
-        dict == nullptr ? nullptr : PyDict_GetItemString(dict, "_torchdynamo_orig_callable");
+    auto* wrapper = reinterpret_cast<PyFunctionObject*>(callable);
+    PyObject* place = PyDict_GetItemString(wrapper->func_globals, "__name__");
+    const bool waits = place != nullptr && PyUnicode_Check(place) &&
+                       PyUnicode_CompareWithASCIIString(place, "torch._compile") == 0;
+    const char* key = waits ? "__wrapped__" : "_torchdynamo_orig_callable";
+    PyObject* dict = wrapper->func_dict;
+    PyObject* inner = dict == nullptr ? nullptr : PyDict_GetItemString(dict, key);
     if (inner == nullptr || !PyFunction_Check(inner)) return nullptr;
     PyObject* module = reinterpret_cast<PyFunctionObject*>(inner)->func_module;
     const char* name =
         module != nullptr && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
     return name != nullptr && std::string_view(name).starts_with("torch.optim.") ? inner : nullptr;
+}
+
+/// `x.requires_grad_(False)` and `x.detach_()` of what needs no gradient.
+bool changes_nothing(std::string_view name, std::span<PyObject* const> all) {
+    if (all.empty() || !THPVariable_CheckExact(all[0])) return false;
+    if (THPVariable_Unpack(all[0]).requires_grad()) return false;
+    return (name == "Tensor.requires_grad_" && all.size() == 2 && all[1] == Py_False) ||
+           (name == "Tensor.detach_" && all.size() == 1);
 }
 
 /// PyTorch's optimizers break around their steps for what TorchDynamo makes of gradient modes.
@@ -139,8 +152,9 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
         return carried(frame, direct, result);
     }
     if (PyFunction_Check(callable)) {
+        if (is_engine(callable)) return on_backward(event, result);
         PyObject* first = self != nullptr ? self : arguments.empty() ? nullptr : arguments[0];
-        if (is_tensor(first) && method_needs_data(callable) &&
+        if (is_tensor(first) && method_needs_data(callable) && !may_go_backward(first, callable) &&
             _PyType_Lookup(Py_TYPE(first),
                            reinterpret_cast<PyFunctionObject*>(callable)->func_name) == callable)
             throw Puzzle("the data of a tensor (" + callable_name(callable) + ")");
@@ -298,6 +312,10 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             if (c.name == "dir" && !all.empty()) throw Puzzle("a call of dir");
             throw Handover("a call of " + c.name + ", which looks at frames");
         case CallKind::Data:
+            if (changes_nothing(c.name, all)) {
+                *result = Py_NewRef(all[0]);
+                return Verdict::handled;
+            }
             throw Puzzle("the data of a tensor (" + c.name + ")");
         case CallKind::Torch:
             read_arguments(all, 4);

@@ -19,6 +19,10 @@ struct Opened {
 };
 template struct Opened<&c10::TensorImpl::autograd_meta_>;
 
+at::Tensor& grad_of(c10::AutogradMetaInterface& meta) {
+    return static_cast<torch::autograd::AutogradMeta&>(meta).grad_;
+}
+
 }  // namespace
 
 std::unique_ptr<c10::AutogradMetaInterface>& autograd_meta_of(c10::TensorImpl& tensor) {
@@ -36,13 +40,18 @@ void Histories::cut(const at::Tensor& tensor) {
     if (leaf && torch::autograd::impl::hooks(tensor).empty()) return;
     c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     auto fresh = std::make_unique<torch::autograd::AutogradMeta>(impl, /*requires_grad=*/true);
+    fresh->grad_ = tensor.unsafeGetTensorImpl()->grad();
     auto& meta = autograd_meta_of(*impl);
     cuts_.push_back({tensor, std::move(meta), leaf});
     meta = std::move(fresh);
 }
 
 void Histories::restore() {
-    for (Cut& c : cuts_) autograd_meta_of(*c.tensor.unsafeGetTensorImpl()) = std::move(c.meta);
+    for (Cut& c : cuts_) {
+        auto& meta = autograd_meta_of(*c.tensor.unsafeGetTensorImpl());
+        grad_of(*c.meta) = grad_of(*meta);  // which the program may have set
+        meta = std::move(c.meta);
+    }
     cuts_.clear();
 }
 

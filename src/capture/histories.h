@@ -2,8 +2,9 @@
 //
 // A segment is one node of eager's graph, so its backward is recorded from its results to the
 // tensors that came in, no further. While it is recorded, a tensor that came in with a history (or
-// with hooks) is therefore a plain leaf; afterwards it is again what it was. Other threads that
-// look at such a tensor meanwhile see the leaf. Costs an allocation for each such tensor.
+// with hooks) is therefore a plain leaf; afterwards it is again what it was, with the `grad` that
+// it has then. Other threads that look at such a tensor meanwhile see the leaf. Costs an allocation
+// for each such tensor.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>

@@ -183,7 +183,8 @@ Verdict Recording::enter(Frame frame, Entry entry) {
             const auto slots = frame.slots();
             const bool key =
                 text_of(reinterpret_cast<PyFunctionObject*>(function)->func_name) == "__hash__";
-            if (!slots.empty() && is_tensor(slots[0]) && !(key && world_->fix_tensor(slots[0]))) {
+            if (!slots.empty() && is_tensor(slots[0]) && !may_go_backward(slots[0], function) &&
+                !(key && world_->fix_tensor(slots[0]))) {
                 give_up("the data of a tensor (" + callable_name(function) + ")");
                 return Verdict::run;
             }

@@ -16,12 +16,14 @@
 #include <vector>
 
 #include "bindings/settings.h"
+#include "capture/backwards.h"
 #include "capture/callables.h"
 #include "capture/histories.h"
 #include "capture/interpreter/observer.h"
 #include "capture/numbers.h"
 #include "capture/segment.h"
 #include "capture/state.h"
+#include "capture/transcript.h"
 #include "capture/world.h"
 #include "trace/recorder.h"
 
@@ -85,6 +87,12 @@ class Recording final : public Observer {
                           std::span<PyObject* const> arguments, PyObject** result);
     Verdict on_warning(Frame frame, const Event& event, std::span<PyObject* const> arguments,
                        PyObject** result);
+    /// The function of PyTorch behind `backward` and `torch.autograd.grad`.
+    static bool is_engine(PyObject* function);
+    Verdict on_backward(const Event& event, PyObject** result);
+    BackwardCall parse_backward(const Event& event) const;
+    /// Whether this is `tensor.backward`, which PyTorch's engine can carry out on promises.
+    bool may_go_backward(PyObject* tensor, PyObject* method) const;
     Verdict on_operator(Frame frame, const Event& event, PyObject** result);
     Verdict on_tensor_attribute(Frame frame, const Event& event, PyObject** result);
     void on_store(const Event& event);
@@ -124,6 +132,7 @@ class Recording final : public Observer {
     /// Compiles and runs what is recorded; fills the promises. `roots`: objects that live on. False
     /// if the segment had to become one that runs eagerly.
     bool end_segment(Segment::End end, const std::vector<PyObject*>& roots);
+    void fill_all(const Transcript& transcript, const std::vector<at::Tensor>& live) const;
     void end_of_sizes();
     void end_eagerly(const std::string& reason);
     void note_reason(const std::string& reason);
@@ -136,6 +145,7 @@ class Recording final : public Observer {
     std::shared_ptr<SegmentList> list_;
     std::shared_ptr<Segment> segment_;
     Histories histories_;
+    Backwards backwards_;
     std::unique_ptr<World> world_;
     std::unique_ptr<trace::Recorder> recorder_;
     std::unique_ptr<Numbers> numbers_;

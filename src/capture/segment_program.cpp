@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "bindings/errors.h"
+#include "capture/backwards.h"
 #include "capture/histories.h"
 #include "passes/facts.h"
 #include "trace/autograd.h"
@@ -173,6 +174,13 @@ void SegmentProgram::settle(std::vector<at::Tensor>& outputs) const {
     for (std::size_t i = 0; i < outputs.size(); ++i)
         if (outputs[i].defined() && outputs_need_[i] == 0 && outputs[i].requires_grad())
             outputs[i] = outputs[i].detach();
+    for (std::size_t i = 0; i < spent_.size(); ++i)
+        if (!spent_[i].empty()) Backwards::mark_spent(outputs[i], spent_[i]);
+}
+
+void SegmentProgram::set_spent(std::vector<std::string> names) {
+    if (std::ranges::any_of(names, [](const std::string& n) { return !n.empty(); }))
+        spent_ = std::move(names);
 }
 
 trace::CallStatus SegmentProgram::call(std::span<c10::TensorImpl* const> inputs,
@@ -184,7 +192,7 @@ trace::CallStatus SegmentProgram::call(std::span<c10::TensorImpl* const> inputs,
         return trace::CallStatus::Done;
     }
     if (!needs_as_recorded(inputs)) return trace::CallStatus::OtherInputs;
-    if (!gradients_ && plain_) return plain_->call(inputs, outputs, numbers);
+    if (!gradients_ && plain_ && spent_.empty()) return plain_->call(inputs, outputs, numbers);
     at::AutoGradMode grad(true);
     const trace::CallStatus status =
         joint_ ? joint_->call(inputs, outputs) : plain_->call(inputs, outputs, numbers);

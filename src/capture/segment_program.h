@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "bindings/settings.h"
@@ -40,6 +41,8 @@ class SegmentProgram {
                                                   std::span<const at::Tensor> promises,
                                                   std::span<const at::Tensor> outputs);
 
+    /// Results whose history was freed while recording, by result: the name of their node.
+    void set_spent(std::vector<std::string> names);
     /// Runs it. OtherInputs also when other inputs need a gradient than while recording, if that
     /// makes a difference.
     /// `numbers`: of the integers among its inputs.
@@ -75,6 +78,7 @@ class SegmentProgram {
     bool checks_ = false;     // the need of gradients makes a difference
     bool gradients_ = false;  // some input needs one, and it makes a difference
     std::vector<std::uint8_t> inputs_need_, outputs_need_;
+    std::vector<std::string> spent_;  // empty: none is
 };
 
 }  // namespace ingot::capture

@@ -339,6 +339,9 @@ void Recorder::give(std::size_t input, bool frozen) {
     state_->inputs[input].captured = at::Tensor();
     state_->graph.mutable_inputs()[input].frozen = frozen;
 }
+bool Recorder::may_write(const at::Tensor& tensor) {
+    return !state_->promise(tensor).cell()->shares_memory;
+}
 bool Recorder::owns(const at::Tensor& tensor) const {
     if (!tensor.defined()) return false;
     Promise* p = as_promise(tensor.unsafeGetTensorImpl());

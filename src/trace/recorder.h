@@ -203,6 +203,8 @@ class Recorder {
     /// Input `input`, met by the program itself, will be given by the caller: of the tensors so
     /// marked and those of add_input, in order of the graph's inputs, a call is made.
     void give(std::size_t input, bool frozen);
+    /// Whether a write to this tensor from outside can be followed.
+    bool may_write(const at::Tensor& tensor);
     /// What was recorded so far.
     std::span<const LoggedCall> log() const;
 

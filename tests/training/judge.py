@@ -35,9 +35,14 @@ def worst(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def assert_as_good(
-    got: Tensors, eager: Tensors, exact: Tensors, names: Sequence[str] | None = None
+    got: Tensors,
+    eager: Tensors,
+    exact: Tensors,
+    names: Sequence[str] | None = None,
+    extra: float = 0.0,
 ) -> None:
-    """Same Nones, types and strides, and at most twice eager's error against `exact`."""
+    """Same Nones, types and strides, and at most twice eager's error against `exact`, plus
+    `extra`."""
     names = names or [str(k) for k in range(len(eager))]
     for name, g, e, x in zip(names, got, eager, exact, strict=True):
         assert (g is None) == (e is None), name
@@ -46,7 +51,7 @@ def assert_as_good(
         assert (g.dtype, g.shape, g.stride()) == (e.dtype, e.shape, e.stride()), name
         assert torch.equal(g.isnan(), e.isnan()), name
         scale = x.abs().max().item() if x.numel() else 0.0
-        room = 2 * worst(e, x) + 8 * torch.finfo(e.dtype).eps * max(scale, 1e-6)
+        room = extra + 2 * worst(e, x) + 8 * torch.finfo(e.dtype).eps * max(scale, 1e-6)
         assert not worst(g, x) > room, f"{name}: {worst(g, x)} > {room}, eager {worst(e, x)}"
 
 

@@ -4,7 +4,8 @@ Every rival lives in a process of its own and they step one after another, so th
 hits all of them. Reported: the first step (with compilation, from an empty cache of machine code),
 the median step (forward, loss, backward, Adam), the processor time of its threads together, which
 says more than the clock where others use the machine, and the process's peak memory.
-`--optimizer compiled` has each compiler compile the optimizer's step too.
+`--optimizer compiled` has each compiler compile the optimizer's step too; `--optimizer whole` one
+function with the whole step (forward, loss, backward, Adam, `zero_grad`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 MODELS = ("resnet18", "resnet50", "mobilenetv3", "vit-s", "bert-base", "gpt2", "distilbert")
 RIVALS = ("eager", "inductor", "ingot")
@@ -64,7 +66,7 @@ def build(name: str, batch: int) -> tuple:
     return model.train(), lambda f: F.cross_entropy(f(input_ids=ids, attention_mask=mask).logits, y)
 
 
-def worker(rival: str, name: str, batch: int, budget: float, whole: bool) -> None:
+def worker(rival: str, name: str, batch: int, budget: float, what: str) -> None:
     """Answers each line on standard input by one step, with what it took, as JSON."""
     import torch
 
@@ -72,21 +74,31 @@ def worker(rival: str, name: str, batch: int, budget: float, whole: bool) -> Non
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     function: Callable = model
     update: Callable = optimizer.step
-    if rival == "ingot":
-        import ingot
 
-        function = ingot.compile(model, options={"memory_budget": budget})
-        update = ingot.compile(update) if whole else update
-    elif rival != "eager":
-        function = torch.compile(model, backend=rival)
-        update = torch.compile(update, backend=rival) if whole else update
-    print("ready", flush=True)
-    for _ in sys.stdin:
-        start, busy = time.perf_counter(), time.process_time()
+    def step() -> torch.Tensor:
         optimizer.zero_grad()
         loss = loss_of(function)
         loss.backward()
         update()
+        return loss
+
+    def compiled(function: Callable, **arguments: Any) -> Callable:
+        if rival == "ingot":
+            import ingot
+
+            return ingot.compile(function, **arguments)
+        return function if rival == "eager" else torch.compile(function, backend=rival)
+
+    if what == "whole":
+        step = compiled(step)
+    else:
+        options = {"options": {"memory_budget": budget}} if rival == "ingot" else {}
+        function = compiled(model, **options)
+        update = compiled(update) if what == "compiled" else update
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        start, busy = time.perf_counter(), time.process_time()
+        loss = step()
         spent, busy = time.perf_counter() - start, time.process_time() - busy
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         answer = {"seconds": spent, "busy": busy, "loss": loss.item(), "peak": peak}
@@ -141,12 +153,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--steps", type=int, default=5, help="steps after the first")
     parser.add_argument("--memory-budget", type=float, default=1.0)
-    parser.add_argument("--optimizer", choices=("eager", "compiled"), default="eager")
+    parser.add_argument("--optimizer", choices=("eager", "compiled", "whole"), default="eager")
     parser.add_argument("--worker", choices=RIVALS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments.worker, arguments.models, arguments.batch, arguments.memory_budget,
-               arguments.optimizer == "compiled")  # fmt: skip
+               arguments.optimizer)  # fmt: skip
         return
     names = [*filter(None, arguments.against.split(",")), "ingot"]
     print(f"{'model':<12} {'rival':<9} {'first s':>8} {'step ms':>8} {'cpu ms':>8} "

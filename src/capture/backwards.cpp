@@ -1,0 +1,217 @@
+// See backwards.h.
+#include "capture/backwards.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/python_cpp_function.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <string_view>
+#include <typeinfo>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "capture/transcript.h"
+#include "trace/torch_compat.h"
+
+namespace ingot::capture {
+namespace {
+
+using torch::autograd::AccumulateGrad;
+using GraphNode = torch::autograd::Node;
+using NodePtr = Backwards::NodePtr;
+
+/// Stands where a graph was freed.
+class SpentNode final : public GraphNode {
+  public:
+    explicit SpentNode(std::string name) : name_(std::move(name)) {}
+    std::string name() const override { return name_; }
+    torch::autograd::variable_list apply(torch::autograd::variable_list&&) override {
+        throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+    }
+
+  private:
+    std::string name_;
+};
+
+/// Whether the node is of a custom autograd.Function, whose type PyTorch does not export.
+bool is_of_python(const GraphNode& node) {
+    return std::string_view(typeid(node).name()) == "N5torch8autograd6PyNodeE";
+}
+
+bool has_hooks(GraphNode& node) {
+    return !node.pre_hooks().empty() || !node.post_hooks().empty() ||
+           !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
+           node.tensor_post_acc_grad_hooks() != nullptr;
+}
+
+/// Whether a backward through the node needs something that the forward has kept.
+bool keeps_something(const NodePtr& node) {
+    if (is_of_python(*node)) return true;
+    const Ref object = Ref::steal(torch::autograd::functionToPyObject(node));
+    const Ref names = object ? Ref::steal(PyObject_Dir(object.get())) : Ref();
+    bool found = !names;
+    for (Py_ssize_t i = 0; !found && i < PyList_GET_SIZE(names.get()); ++i) {
+        const char* name = PyUnicode_AsUTF8(PyList_GET_ITEM(names.get(), i));
+        if (name == nullptr || !std::string_view(name).starts_with("_raw_saved_")) continue;
+        const Ref value = Ref::steal(PyObject_GetAttrString(object.get(), name + 4));
+        found = !value || (value.get() != Py_None &&
+                           !(PyTuple_Check(value.get()) && PyTuple_GET_SIZE(value.get()) == 0));
+    }
+    PyErr_Clear();
+    return found;
+}
+
+NodePtr node_of(const at::Tensor& t) { return torch::autograd::impl::gradient_edge(t).function; }
+
+/// All nodes behind these, in an order in which users come before what they use, more or less.
+std::vector<NodePtr> reachable(std::span<const at::Tensor> roots) {
+    std::vector<NodePtr> found, stack;
+    std::unordered_set<const GraphNode*> seen;
+    for (const at::Tensor& t : roots) stack.push_back(node_of(t));
+    while (!stack.empty()) {
+        NodePtr node = std::move(stack.back());
+        stack.pop_back();
+        if (!node || !seen.insert(node.get()).second) continue;
+        for (const auto& edge : node->next_edges()) stack.push_back(edge.function);
+        found.push_back(std::move(node));
+    }
+    return found;
+}
+
+/// Those of `nodes` from which one of `targets` can be reached.
+std::vector<NodePtr> leading_to(const std::vector<NodePtr>& nodes,
+                                const std::unordered_set<const GraphNode*>& targets) {
+    std::unordered_map<const GraphNode*, std::vector<const GraphNode*>> users;
+    for (const NodePtr& n : nodes)
+        for (const auto& edge : n->next_edges()) users[edge.function.get()].push_back(n.get());
+    std::unordered_set<const GraphNode*> leading;
+    std::vector<const GraphNode*> stack(targets.begin(), targets.end());
+    while (!stack.empty()) {
+        const GraphNode* node = stack.back();
+        stack.pop_back();
+        for (const GraphNode* user : users[node])
+            if (leading.insert(user).second) stack.push_back(user);
+    }
+    std::vector<NodePtr> kept;
+    for (const NodePtr& n : nodes)
+        if (leading.contains(n.get())) kept.push_back(n);
+    return kept;
+}
+
+}  // namespace
+
+std::string Backwards::obstacle(const at::Tensor& root, const trace::Recorder& recorder) const {
+    if (!recorder.owns(root)) return "a backward from outside";
+    if (!root.requires_grad() || !root.grad_fn()) return "a backward without a history";
+    return {};
+}
+
+Backwards::Walk Backwards::walk(const BackwardCall& call, const trace::Recorder& recorder,
+                                const Histories& histories) const {
+    for (const at::Tensor& root : call.roots)
+        if (const std::string reason = obstacle(root, recorder); !reason.empty())
+            throw Puzzle(reason);
+    Walk w;
+    const std::vector<NodePtr> nodes = reachable(call.roots);
+    for (const NodePtr& node : nodes) {
+        if (has_hooks(*node)) throw Puzzle("a backward through a hook");
+        if (spent_.contains(node.get()) && keeps_something(node))
+            throw Puzzle("a backward through a graph that was freed");
+        const auto* leaf = dynamic_cast<AccumulateGrad*>(node.get());
+        if (leaf == nullptr) {
+            if (is_of_python(*node) && !call.roots[0].device().is_cpu())
+                throw Puzzle("a custom autograd.Function");  // it would run on another thread
+            continue;
+        }
+        if (histories.true_leaf(leaf->variable))
+            throw Puzzle("a backward into a history from outside, or with hooks");
+        if (call.accumulates && call.inputs.empty()) w.targets.push_back(leaf->variable);
+    }
+    if (!call.inputs.empty()) w.targets = call.inputs;
+    std::unordered_set<const GraphNode*> targets;
+    for (const at::Tensor& t : w.targets) {
+        if (!t.requires_grad()) throw Puzzle("a gradient of what needs none");
+        if (recorder.owns(t) ? call.accumulates : !t.is_leaf() || histories.true_leaf(t))
+            throw Puzzle("a backward to a tensor with a history from outside");
+        targets.insert(node_of(t).get());
+    }
+    w.nodes = leading_to(nodes, targets);
+    return w;
+}
+
+std::vector<at::Tensor> Backwards::run(const BackwardCall& call, const Walk& walk) {
+    torch::autograd::edge_list roots, targets;
+    for (const at::Tensor& t : call.roots) roots.push_back(torch::autograd::impl::gradient_edge(t));
+    for (const at::Tensor& t : walk.targets)
+        targets.push_back(torch::autograd::impl::gradient_edge(t));
+    if (targets.empty()) return {};
+    return torch::autograd::Engine::get_default_engine().execute(
+        roots, call.tangents, /*keep_graph=*/true, call.creates, /*accumulate_grad=*/false,
+        targets);
+}
+
+void Backwards::spend(const Walk& walk) {
+    for (const NodePtr& node : walk.nodes) spent_.emplace(node.get(), node);
+}
+
+void Backwards::prepare(const Walk& walk, World& world, trace::Recorder& recorder) {
+    for (const at::Tensor& leaf : walk.targets) {
+        PyObject* object = python_object(leaf);
+        if (object == nullptr || world.find(object) == nullptr)
+            throw Puzzle("a gradient of a tensor that the program found by itself");
+        world.read_gradient(object);
+        const at::Tensor& grad = leaf.grad();
+        if (!grad.defined()) continue;
+        if (grad.requires_grad() || grad.sizes() != leaf.sizes() ||
+            grad.scalar_type() != leaf.scalar_type() || !recorder.may_write(grad))
+            throw Puzzle("a gradient that cannot be added to in place");
+    }
+}
+
+void Backwards::accumulate(const Walk& walk, const std::vector<at::Tensor>& gradients,
+                           World& world) {
+    any_ = true;
+    at::AutoGradMode mode(false);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+        if (!gradients[i].defined()) continue;
+        const at::Tensor& leaf = walk.targets[i];
+        at::Tensor& grad = leaf.mutable_grad();
+        const c10::TensorImpl* before = grad.unsafeGetTensorImpl();
+        AccumulateGrad::accumulateGrad(leaf, grad, gradients[i], 1,
+                                       [&](at::Tensor&& sum) { grad = std::move(sum); });
+        if (grad.unsafeGetTensorImpl() == before) continue;
+        world.write_gradient(python_object(leaf));
+        leaves_.push_back(leaf);
+    }
+}
+
+std::vector<Ref> Backwards::gradients() const {
+    std::vector<Ref> found;
+    for (const at::Tensor& leaf : leaves_)
+        if (trace::is_promise(leaf.grad()))
+            found.push_back(Ref::steal(THPVariable_Wrap(leaf.grad())));
+    return found;
+}
+
+std::string Backwards::spent(const at::Tensor& tensor) const {
+    if (spent_.empty() || !tensor.requires_grad() || !tensor.grad_fn()) return {};
+    for (const NodePtr& node : reachable(std::span(&tensor, 1)))
+        if (spent_.contains(node.get()) && keeps_something(node)) return tensor.grad_fn()->name();
+    return {};
+}
+
+void Backwards::mark_spent(at::Tensor& tensor, const std::string& name) {
+    if (tensor.is_view() || tensor.requires_grad()) tensor = tensor.detach();
+    torch::autograd::set_history(tensor, trace::make_node<SpentNode>(name));
+}
+
+void Backwards::release(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.requires_grad() || !tensor.grad_fn()) return;
+    for (const NodePtr& node : reachable(std::span(&tensor, 1))) node->release_variables();
+}
+
+}  // namespace ingot::capture

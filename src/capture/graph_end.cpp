@@ -1,0 +1,212 @@
+// See graph_end.h.
+#include "capture/graph_end.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "bindings/errors.h"
+#include "bindings/lock.h"
+#include "capture/objects.h"
+#include "trace/tensors.h"
+
+namespace ingot::capture {
+namespace {
+
+using bindings::WithoutLock;
+using Clock = std::chrono::steady_clock;
+
+/// The exception being handled as a Python error that is thrown through the recording.
+[[noreturn]] void raise_in_python() {
+    bindings::with_python_errors([]() -> PyObject* { throw; });
+    throw pybind11::error_already_set();
+}
+
+template <class T>
+void permute(std::vector<T>& values, const std::vector<std::size_t>& order) {
+    const std::vector<T> before = values;
+    for (std::size_t i = 0; i < order.size(); ++i) values[i] = before[order[i]];
+}
+
+}  // namespace
+
+Origin GraphEnd::origin_of(PyObject* o) {
+    if (const c10::SymInt* number = numbers_.find(o)) {
+        if (const Known* k = world_.find(o); k != nullptr) return world_.origin_of(o);
+        return {Origin::Kind::Number, segment_.guards.sizes().add_computed(trace::unwrap(*number))};
+    }
+    if (!is_tensor(o)) return world_.origin_of(o);
+    const at::Tensor& t = THPVariable_Unpack(o);
+    if (recorder_.owns(t)) {
+        if (!THPVariable_CheckExact(o))
+            return {Origin::Kind::Unknown, -1, "a tensor subclass that was made"};
+        return {Origin::Kind::Output, add_output(t)};
+    }
+    Origin origin = world_.origin_of(o);
+    if (origin.kind == Origin::Kind::Fresh)
+        return {Origin::Kind::Unknown, -1, "a tensor that no operator made"};
+    return origin;
+}
+
+std::int32_t GraphEnd::add_output(const at::Tensor& t) {
+    const auto [it, fresh] = index_.try_emplace(t.unsafeGetTensorImpl(), outputs_.size());
+    if (fresh) outputs_.push_back(t);
+    return static_cast<std::int32_t>(it->second);
+}
+
+void GraphEnd::run(const RecordingContext& context, const Transcript& transcript,
+                   Counters& counters) {
+    std::vector<std::string> spent = take_spent();
+    if (numbers_.any() && recorder_.needs_backward(outputs_))
+        throw NeedsNumbers("a program with a backward");
+    assign_inputs();
+    const std::size_t operators = recorder_.log().size();
+    for (const trace::LoggedCall& call : recorder_.log())
+        segment_.operators.push_back(call.op.schema().name());
+    segment_.outputs = outputs_.size();
+    std::vector<at::Tensor> results;
+    trace::CallStatus status = trace::CallStatus::Done;
+    const auto start = Clock::now();
+    {
+        const Quiet quiet;
+        if (context.backend != nullptr) {
+            histories_.restore();
+            order_inputs();
+            segment_.program = SegmentProgram::compile_by(
+                context.backend,
+                {transcript.log, transcript.inputs, examples_, promises_, outputs_},
+                segment_.guards.modes.grad);
+        } else {
+            if (!context.settings.compile.debug.empty()) reproduce(context, transcript, false);
+            compile(context, transcript);
+        }
+    }
+    histories_.restore();
+    segment_.guards.sizes().close();
+    if (segment_.program == nullptr) {
+        segment_.inputs.clear();
+        return;
+    }
+    segment_.program->set_spent(std::move(spent));
+    counters.compile_seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    std::vector<c10::TensorImpl*> inputs;
+    for (const at::Tensor& t : examples_) inputs.push_back(t.unsafeGetTensorImpl());
+    const SymbolValues numbers = segment_.guards.sizes().example_numbers();
+    {
+        const Quiet quiet;
+        WithoutLock unlocked;
+        status = segment_.program->call(inputs, results, numbers);
+    }
+    if (status != trace::CallStatus::Done)
+        throw NotSupported("an index is out of range, or inputs overlap");
+    fulfil_all(outputs_, std::move(results));
+    if (segment_.program->is_compiled())
+        ++counters.graphs;
+    else
+        ++state().reasons["not compiled, its calls are made one by one: " + reason_];
+    if (bug_) {  // eager could: no mistake of the user's
+        const Quiet quiet;
+        reproduce(context, transcript, true);
+    }
+    if (segment_.program->has_backward() || backwards_.any()) ++counters.training;
+    counters.operators += static_cast<std::int64_t>(operators);
+    for (const Segment::Input& in : segment_.inputs)
+        if (in.pinned) {
+            PinnedTensor& t = segment_.guards.tensors[static_cast<std::size_t>(in.index)];
+            t.covered = !t.inspected && segment_.program->checks_inputs();
+        }
+}
+
+std::vector<std::string> GraphEnd::take_spent() {
+    std::vector<std::string> names;
+    for (const at::Tensor& t : outputs_) names.push_back(backwards_.spent(t));
+    for (std::size_t i = 0; i < names.size(); ++i)
+        if (!names[i].empty()) autograd_meta_of(*outputs_[i].unsafeGetTensorImpl()).reset();
+    return names;
+}
+
+void GraphEnd::compile(const RecordingContext& context, const Transcript& transcript) {
+    try {
+        const WithoutLock unlocked;
+        segment_.program =
+            SegmentProgram::compile(recorder_, examples_, promises_, outputs_, context.settings);
+        return;
+    } catch (const NotSupported& e) {
+        if (!context.settings.fallback) raise_in_python();
+        reason_ = e.what();
+    } catch (const runtime::Interrupted&) {
+        raise_in_python();
+    } catch (const std::exception& e) {
+        if (!context.settings.fallback) raise_in_python();
+        reason_ = e.what();
+        bug_ = true;
+    }
+    if (numbers_.any()) throw NeedsNumbers(reason_);
+    const WithoutLock unlocked;
+    segment_.program =
+        SegmentProgram::of_log(transcript.log, transcript.inputs, promises_, outputs_);
+}
+
+void GraphEnd::reproduce(const RecordingContext& context, const Transcript& transcript,
+                         bool failed) {
+    if (context.reproduce == nullptr) return;
+    try {
+        std::vector<at::Tensor> examples = examples_, promises = promises_;
+        const std::vector<std::size_t> order = readable_order();
+        permute(examples, order);
+        permute(promises, order);
+        const pybind11::tuple log =
+            describe({transcript.log, transcript.inputs, examples, promises, outputs_},
+                     segment_.guards.modes.grad);
+        pybind11::reinterpret_borrow<pybind11::object>(context.reproduce)(
+            failed ? pybind11::object(pybind11::str(reason_)) : pybind11::none(), *log);
+    } catch (const std::exception&) {
+        PyErr_Clear();  // the run goes on without it
+    }
+}
+
+void GraphEnd::assign_inputs() {
+    const auto sources = recorder_.inputs();
+    const bool training = backwards_.any() || recorder_.needs_backward(outputs_);
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+        const at::Tensor real = sources[i].captured;
+        if (!real.defined()) continue;
+        PyObject* object = python_object(real);
+        const Known* known = object == nullptr ? nullptr : world_.find(object);
+        if (known == nullptr) continue;
+        const at::Tensor promise = sources[i].promise;
+        if (known->tensor >= 0) {
+            segment_.inputs.push_back({true, known->tensor});
+            // What is being trained changes too often to be folded or packed.
+            recorder_.give(i, !training || !real.requires_grad());
+        } else if (known->dynamic()) {
+            segment_.inputs.push_back({false, known->node});
+            recorder_.give(i, false);
+        } else {
+            continue;
+        }
+        examples_.push_back(real);
+        promises_.push_back(promise);
+    }
+}
+
+std::vector<std::size_t> GraphEnd::readable_order() const {
+    std::vector<std::size_t> order(examples_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        const Segment::Input &x = segment_.inputs[a], &y = segment_.inputs[b];
+        return std::pair(x.pinned, x.index) < std::pair(y.pinned, y.index);
+    });
+    return order;
+}
+
+void GraphEnd::order_inputs() {
+    const std::vector<std::size_t> order = readable_order();
+    permute(segment_.inputs, order);
+    permute(examples_, order);
+    permute(promises_, order);
+}
+
+}  // namespace ingot::capture

@@ -1,0 +1,65 @@
+// The end of a segment's graph: its inputs, outputs and program.
+//
+// Made when a segment ends. Recipes ask it for the tensors that live on, which become outputs;
+// `run` then compiles what was recorded, runs it and fills the promises.
+#pragma once
+#include <Python.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "capture/recording.h"
+#include "capture/transcript.h"
+
+namespace ingot::capture {
+
+/// What is recorded cannot be compiled for many sizes; for one it may.
+class NeedsNumbers : public std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+class GraphEnd {
+  public:
+    GraphEnd(trace::Recorder& recorder, const World& world, const Numbers& numbers,
+             const Backwards& backwards, Segment& segment, Histories& histories)
+        : recorder_(recorder),
+          world_(world),
+          numbers_(numbers),
+          backwards_(backwards),
+          segment_(segment),
+          histories_(histories) {}
+
+    /// Where an object comes from; a promise becomes an output.
+    Origin origin_of(PyObject* o);
+    std::int32_t add_output(const at::Tensor& t);
+    /// Compiles, runs and fills. Throws Error, NeedsNumbers or a Python error.
+    void run(const RecordingContext& context, const Transcript& transcript, Counters& counters);
+
+  private:
+    void compile(const RecordingContext& context, const Transcript& transcript);
+    /// Leaves a program that repeats the recording, with a line in the log if compiling it failed.
+    void reproduce(const RecordingContext& context, const Transcript& transcript, bool failed);
+    void assign_inputs();
+    /// Takes histories that were freed from the outputs; the program puts something in their place.
+    std::vector<std::string> take_spent();
+    /// The inputs with the call's tensors first, in the order in which they come; for people who
+    /// read the graph. Operators ask for them in an order of their own.
+    std::vector<std::size_t> readable_order() const;
+    void order_inputs();
+
+    trace::Recorder& recorder_;
+    const World& world_;
+    const Numbers& numbers_;
+    const Backwards& backwards_;
+    Segment& segment_;
+    Histories& histories_;
+    std::unordered_map<c10::TensorImpl*, std::size_t> index_;
+    std::vector<at::Tensor> outputs_, examples_, promises_;
+    std::string reason_;  // why the program is not compiled
+    bool bug_ = false;    // it should have been
+};
+
+}  // namespace ingot::capture

@@ -1,0 +1,70 @@
+// See transcript.h.
+#include "capture/transcript.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <unordered_set>
+
+#include "capture/histories.h"
+#include "trace/replay.h"
+#include "trace/tensors.h"
+
+namespace ingot::capture {
+namespace {
+
+/// Gives a promise its contents, and its place in PyTorch's graph; the Python object and all that
+/// refer to it stay.
+void fulfil(const at::Tensor& promise, at::Tensor real) {
+    if (!trace::is_promise(promise)) return;
+    if (real.use_count() > 1) {  // somebody else knows it
+        at::AutoGradMode grad(true);
+        real = real.requires_grad() ? real.alias() : real.detach();
+    }
+    c10::TensorImpl* impl = promise.unsafeGetTensorImpl();
+    c10::TensorImpl* source = real.unsafeGetTensorImpl();
+    impl->shallow_copy_from(real.getIntrusivePtr());
+    if (!real.is_inference()) impl->set_version_counter(source->version_counter());
+    autograd_meta_of(*impl) = std::move(autograd_meta_of(*source));
+}
+
+}  // namespace
+
+PyObject* python_object(const at::Tensor& t) {
+    return t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
+}
+
+void fulfil_all(const std::vector<at::Tensor>& promises, std::vector<at::Tensor> reals) {
+    for (std::size_t i = 0; i < promises.size(); ++i) fulfil(promises[i], std::move(reals[i]));
+}
+
+/// The log holds every result, so PyTorch keeps one reference to its Python object, if there is
+/// one.
+std::vector<at::Tensor> Transcript::live() const {
+    std::vector<at::Tensor> live;
+    std::unordered_set<c10::TensorImpl*> seen;
+    const auto look = [&](const at::Tensor& t) {
+        if (!t.defined() || !trace::is_promise(t) || !seen.insert(t.unsafeGetTensorImpl()).second)
+            return;
+        PyObject* object = python_object(t);
+        if (object != nullptr && Py_REFCNT(object) > 1) live.push_back(t);
+    };
+    for (const trace::LoggedCall& call : log)
+        for (const c10::IValue& r : call.results) trace::for_each_tensor(r, look);
+    for (const trace::InputSource& s : inputs) look(s.promise);  // stood in for the tensor
+    return live;
+}
+
+void Transcript::fill_all(const std::vector<at::Tensor>& promises) const {
+    if (log.empty() && promises.empty()) return;
+    std::vector<at::Tensor> reals;
+    {
+        trace::Replay replay([this](Expr symbol) { return symbols->hint(symbol); });
+        for (const trace::InputSource& s : inputs)
+            if (s.captured.defined()) replay.bind(s.promise, s.captured);
+        at::AutoGradMode grad(true);  // each call knows whether it was on
+        reals = replay.run(log, promises);
+    }
+    fulfil_all(promises, std::move(reals));
+}
+
+}  // namespace ingot::capture

@@ -1,0 +1,39 @@
+// What was recorded, to be carried out again by eager, and promises that become real tensors.
+//
+// Taken when a segment ends, before the recorder gives its graph away: where no program is made (or
+// its making fails), eager makes the recorded calls and the promises get what they promised. Costs
+// what the calls cost.
+#pragma once
+#include <Python.h>
+
+#include <memory>
+#include <vector>
+
+#include "trace/recorder.h"
+
+namespace ingot::capture {
+
+/// The Python object of a tensor, borrowed; nullptr if it has none.
+PyObject* python_object(const at::Tensor& t);
+
+/// Gives promises their contents, and their places in PyTorch's graph; the Python objects and all
+/// that refer to them stay.
+void fulfil_all(const std::vector<at::Tensor>& promises, std::vector<at::Tensor> reals);
+
+/// What a recording needs to be carried out again.
+struct Transcript {
+    std::vector<trace::LoggedCall> log;
+    std::vector<trace::InputSource> inputs;
+    std::shared_ptr<trace::SymbolicSizes> symbols;
+
+    explicit Transcript(const trace::Recorder& r)
+        : log(r.log().begin(), r.log().end()),
+          inputs(r.inputs().begin(), r.inputs().end()),
+          symbols(r.symbols()) {}
+    /// The promises that Python still holds.
+    std::vector<at::Tensor> live() const;
+    /// Carries the calls out eagerly and fills the promises.
+    void fill_all(const std::vector<at::Tensor>& promises) const;
+};
+
+}  // namespace ingot::capture

@@ -1,0 +1,424 @@
+"""A backward within the program: gradients added, freed graphs, hooks, whole training steps."""
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from capture.harness import program
+
+
+def _network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def _state(w, module):
+    w.note([p.detach().clone() for p in module.parameters()])
+    w.note([p.grad for p in module.parameters()])
+
+
+@program
+def gradients_are_added(w):
+    a, b = w.t(3, grad=True), w.t(3, grad=True)
+
+    def f(x):
+        loss = (a * x).sum() + (b * b).sum()
+        loss.backward()
+        return loss.detach()
+
+    f = w.compile(f)
+    for i in range(6):
+        before = a.grad
+        w.call(f, w.t(3))
+        w.note(a.grad, b.grad, a.grad is before)
+        if i == 2:
+            a.grad = None
+        if i == 3:
+            b.grad.zero_()
+
+
+@program
+def a_loss_whose_graph_was_freed(w):
+    module = _network()
+
+    def f(x):
+        out = module(x)
+        loss = out.square().mean()
+        loss.backward()
+        return loss, out, x.sum() * 2
+
+    f = w.compile(f)
+    for _ in range(3):
+        loss, out, _ = w.call(f, w.t(4, 3))
+        _state(w, module)
+        for result in (loss, out.sum()):
+            w.call(lambda r=result: r.backward())
+
+
+@program
+def a_graph_that_keeps_nothing_may_go_again(w):
+    a = w.t(3, grad=True)
+
+    def f(x):
+        out = (a + x).sum()
+        out.backward()
+        return out
+
+    f = w.compile(f)
+    for _ in range(3):
+        out = w.call(f, w.t(3))
+        w.call(lambda r=out: r.backward())
+        w.note(a.grad)
+
+
+@program
+def a_graph_that_is_kept(w):
+    a = w.t(3, grad=True)
+
+    def f(x):
+        loss = (a * a * x).sum()
+        loss.backward(retain_graph=True)
+        loss.backward(torch.tensor(2.0))
+        return a.grad.clone()
+
+    f = w.compile(f)
+    for _ in range(3):
+        w.call(f, w.t(3))
+        w.note(a.grad)
+
+
+@program
+def a_kept_graph_that_is_returned(w):
+    a = w.t(3, grad=True)
+
+    def f(x):
+        loss = (a * a * x).sum()
+        loss.backward(retain_graph=True)
+        return loss
+
+    f = w.compile(f)
+    for _ in range(3):
+        loss = w.call(f, w.t(3))
+        w.call(lambda r=loss: r.backward())
+        w.note(a.grad)
+
+
+@program
+def twice_through_a_freed_graph(w):
+    a = w.t(3, grad=True)
+
+    def f(x):
+        loss = (a * a * x).sum()
+        loss.backward()
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            return str(error)[:40]
+        return "no error"
+
+    f = w.compile(f)
+    for _ in range(3):
+        w.call(f, w.t(3))
+        w.note(a.grad)
+
+
+@program
+def gradients_of_some(w):
+    a, b = w.t(3, grad=True), w.t(3, grad=True)
+
+    def f(x, mode):
+        loss = (a * x * b).sum()
+        if mode == "inputs":
+            loss.backward(inputs=[a])
+            return None
+        if mode == "grad":
+            return torch.autograd.grad(loss, (a, b))
+        if mode == "unused":
+            return torch.autograd.grad((a * x).sum(), [a, b], allow_unused=True)
+        if mode == "zeros":
+            return torch.autograd.grad(
+                (a * x).sum(), [a, b], allow_unused=True, materialize_grads=True
+            )
+        if mode == "refused":
+            return torch.autograd.grad((a * x).sum(), [a, b])
+        return torch.autograd.grad([a * x, b * 2], [a, b], [x, x + 1])
+
+    f = w.compile(f)
+    for mode in ("inputs", "grad", "unused", "zeros", "refused", "many") * 2:
+        w.call(f, w.t(3), mode)
+        w.note(a.grad, b.grad)
+
+
+@program
+def a_penalty_on_gradients(w):
+    module = _network()
+
+    def f(x, y):
+        mixed = (x + y).requires_grad_()
+        return mixed
+
+    def penalty(x):
+        out = module(x)
+        (g,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        loss = out.mean() + (g.norm(dim=1) - 1).square().mean()
+        loss.backward()
+        return loss.detach(), g
+
+    f, penalty = w.compile(f), w.compile(penalty)
+    for _ in range(3):
+        x = w.call(f, w.t(4, 3), w.t(4, 3))
+        w.call(penalty, x.detach().requires_grad_())
+        _state(w, module)
+
+
+@program
+def a_gradient_that_is_returned(w):
+    a = w.t(3, grad=True)
+
+    def f(x):
+        (g,) = torch.autograd.grad((a.sin() * x).sum(), a, create_graph=True)
+        return g
+
+    f = w.compile(f)
+    for _ in range(3):
+        g = w.call(f, w.t(3))
+        w.backward(g, a)
+
+
+@program
+def a_history_from_outside(w):
+    a = w.t(3, grad=True)
+
+    def f(x):
+        loss = (x * 3).sum()
+        loss.backward()
+        return loss.detach()
+
+    f = w.compile(f)
+    for _ in range(3):
+        w.call(f, a * a)
+        w.note(a.grad)
+
+    def g(loss):
+        loss.backward()
+        return a.grad * 2
+
+    g = w.compile(g)
+    for _ in range(2):
+        w.call(g, (a * a).sum())
+        w.note(a.grad)
+
+
+@program
+def hooks_of_parameters(w):
+    a, b = w.t(3, grad=True), w.t(3, grad=True)
+    seen = []
+
+    def f(x):
+        loss = (a * x * b).sum()
+        loss.backward()
+        return a.grad + 1
+
+    f = w.compile(f)
+    w.call(f, w.t(3))
+    first = a.register_hook(lambda g: g * 2)
+    w.call(f, w.t(3))
+    second = b.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))
+    w.call(f, w.t(3))
+    first.remove()
+    w.call(f, w.t(3))
+    second.remove()
+    w.call(f, w.t(3))
+    w.note(a.grad, b.grad, seen)
+
+
+@program
+def gradients_that_share_memory(w):
+    a, b = w.t(3, grad=True), w.t(3, grad=True)
+    flat = torch.zeros(6)
+    a.grad, b.grad = flat[:3], flat[3:]
+
+    def f(x):
+        (a * x + b).sum().backward()
+
+    f = w.compile(f)
+    for _ in range(3):
+        w.call(f, w.t(3))
+        w.note(flat, a.grad, b.grad)
+
+
+@program
+def the_data_of_a_loss(w):
+    module = _network()
+
+    def f(x):
+        loss = module(x).square().mean()
+        number = loss.item()
+        loss.backward()
+        after = [p.grad.sum().item() for p in module.parameters()]
+        return number, after
+
+    f = w.compile(f)
+    for _ in range(3):
+        w.call(f, w.t(4, 3))
+        _state(w, module)
+
+
+@program
+def an_exception_behind_a_backward(w):
+    module = _network()
+
+    def f(x, fails):
+        module(x).square().mean().backward()
+        if fails:
+            raise ValueError("behind the backward")
+        return next(module.parameters()).grad
+
+    f = w.compile(f)
+    for fails in (False, True, False, True):
+        w.call(f, w.t(4, 3), fails)
+        _state(w, module)
+
+
+@program
+def a_whole_step(w):
+    module = _network()
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(module(x), y)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+        optimizer.step()
+        return loss, norm
+
+    step = w.compile(step)
+    for _ in range(5):
+        w.call(step, w.t(4, 3), w.t(4, 2))
+        _state(w, module)
+
+
+@program
+def steps_of_several_parts(w):
+    module = _network()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+
+    def step(parts):
+        total = 0
+        for x, y in parts:
+            loss = nn.functional.mse_loss(module(x), y) / len(parts)
+            loss.backward()
+            total = total + loss.detach()
+        nn.utils.clip_grad_value_(module.parameters(), 0.05)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        return total
+
+    step = w.compile(step)
+    for count in (2, 2, 2, 3, 1):
+        w.call(step, [(w.t(4, 3), w.t(4, 2)) for _ in range(count)])
+        _state(w, module)
+
+
+@program
+def other_sizes_in_a_whole_step(w):
+    module = _network()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+
+    def step(x, y):
+        loss = nn.functional.mse_loss(module(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    step = w.compile(step)
+    for batch in (4, 6, 5, 7, 4, 9, 3, 2):
+        w.call(step, w.t(batch, 3), w.t(batch, 2))
+        _state(w, module)
+
+
+@program
+def what_needs_gradients_changes_between_steps(w):
+    module = _network()
+
+    def step(x):
+        loss = module(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    step = w.compile(step)
+    for i in range(5):
+        module[0].weight.requires_grad_(i % 2 == 0)
+        w.call(step, w.t(4, 3))
+        _state(w, module)
+        module.zero_grad()
+
+
+@program
+def a_moving_average_in_the_step(w):
+    module, average = _network(), _network()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+
+    def step(x):
+        optimizer.zero_grad()
+        module(x).square().mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            for p, q in zip(module.parameters(), average.parameters(), strict=True):
+                q.lerp_(p, 0.1)
+
+    step = w.compile(step)
+    for _ in range(4):
+        w.call(step, w.t(4, 3))
+        _state(w, module)
+        w.note([q.detach().clone() for q in average.parameters()])
+
+
+class _Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x)
+        ctx.scale = scale
+        return x * x * scale
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 3 * x * ctx.scale, None
+
+
+@program
+def a_function_of_ones_own_in_the_step(w):
+    module = _network()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = _Scaled.apply(module(x), 0.5).mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step = w.compile(step)
+    for _ in range(4):
+        w.call(step, w.t(4, 3))
+        _state(w, module)
+
+
+@program
+def checkpoints_in_the_step(w):
+    module = _network()
+
+    def step(x, reentrant):
+        module.zero_grad()
+        out = checkpoint(module, x, use_reentrant=reentrant)
+        loss = out.square().mean()
+        loss.backward()
+        return loss.detach()
+
+    step = w.compile(step)
+    for reentrant in (False, True, False, True):
+        w.call(step, w.t(4, 3, grad=True), reentrant)
+        _state(w, module)
