@@ -179,8 +179,7 @@ PyObject* report(PyObject* self, PyObject*) {
         }
         Py_DECREF(number);
     }
-    // A program that trains is launched without CUDA graphs.
-    const std::string graph = p->function ? p->function->graph_state() : std::string();
+    const std::string graph = p->function ? p->function->graph_state() : p->training->graph_state();
     return Py_BuildValue("{sNsdsisisisisisiss}", "stages", stages, "seconds", r.seconds(),
                          "kernels", r.kernels, "compiled", r.compiled, "from_disk", r.from_disk,
                          "from_process", r.from_process, "launches", r.launches, "externs",

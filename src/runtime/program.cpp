@@ -139,11 +139,10 @@ void Instance::run(Context& context, const Threads& threads, RunMemory* memory) 
         check_gpu_error();
         gpu_->make_current();
         context.take_arena(*device_);
-        run_gpu_steps(steps_, context);
-        return;
     }
     if (memory != nullptr)
         for (std::int32_t o : untouched_outputs_) context.set_output(o, memory->make_output(o));
+    if (gpu_) return run_gpu_steps(steps_, context, memory);
     run_steps(steps_, context, threads, memory);
 }
 
@@ -154,9 +153,12 @@ void Instance::check_gpu_error() const {
     throw Error("CUDA: an index was out of range in an earlier call of this compiled function");
 }
 
-void Instance::run_gpu_steps(const std::vector<StepRef>& steps, Context& context) const {
+void Instance::run_gpu_steps(const std::vector<StepRef>& steps, Context& context,
+                             RunMemory* memory) const {
     void* const stream = device_->stream();
     for (const StepRef& step : steps) {
+        if (memory != nullptr)
+            for (std::int32_t o : step.makes) context.set_output(o, memory->make_output(o));
         if (step.is_extern) {
             run_extern(externs_[step.index], context);
         } else {
@@ -165,6 +167,9 @@ void Instance::run_gpu_steps(const std::vector<StepRef>& steps, Context& context
                          context.parameters_.data() + l.parameters);
         }
         for (std::int32_t b : step.drops) context.owners_[b].reset();
+        // The allocator gives memory out again in the order of the stream.
+        if (memory != nullptr)
+            for (std::int32_t i : step.releases) memory->release_input(i);
     }
 }
 
@@ -278,7 +283,7 @@ bool Instance::freeze(Context& context, std::span<const InputState> states, cons
         context.patch(frozen_buffers_[i], state->pointers[i]);
     context.error_ = kNoError;
     if (gpu_) {
-        run_gpu_steps(frozen_steps_, context);
+        run_gpu_steps(frozen_steps_, context, nullptr);
         gpu_->synchronize();  // from here on every stream may read it
     } else {
         run_steps(frozen_steps_, context, threads, nullptr);

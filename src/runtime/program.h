@@ -262,7 +262,8 @@ class Instance {
     void forget_frozen() const;
     void run_steps(const std::vector<StepRef>& steps, Context& context, const Threads& threads,
                    RunMemory* memory) const;
-    void run_gpu_steps(const std::vector<StepRef>& steps, Context& context) const;
+    void run_gpu_steps(const std::vector<StepRef>& steps, Context& context,
+                       RunMemory* memory) const;
     void run_launch(const LaunchStep& launch, Context& context, const Threads& threads,
                     int available) const;
     void run_extern(const ExternStepCall& step, Context& context) const;

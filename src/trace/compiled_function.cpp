@@ -89,10 +89,11 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
     }
     from_caller_.assign(input_promises_.size(), -1);
     add_slots(examples, promises);
-    for (const Input& in : graph_.inputs()) parameter_.push_back(in.frozen);
+    for (const Input& in : graph_.inputs())
+        reading_.push_back(in.frozen ? Reading::InPlace : Reading::Copied);
     prepare_graph(examples);
     find_symbols();
-    prepare_graphs(recording.uses_random);
+    prepare_graphs(examples);
     last_states_.resize(input_promises_.size());
     changes_.resize(input_promises_.size());
     auto variant = compile(graph_, interrupted);
@@ -314,14 +315,15 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
                                   std::vector<at::Tensor>& outputs,
                                   std::span<const std::int64_t> numbers,
                                   std::vector<std::int64_t>* computed,
-                                  std::vector<at::Tensor>* given) {
+                                  std::vector<at::Tensor>* given, GraphUse& use) {
     const c10::OptionalDeviceGuard on_device(gpu());
     std::shared_ptr<const Variant> variant = variant_.load();
     std::shared_ptr<const Sized> sized =
         variant->fixed ? variant->fixed : find_sized(*variant, inputs, numbers);
     if (!sized || !accepts(*sized, inputs)) return CallStatus::OtherInputs;
     if (computed != nullptr) *computed = sized->computed;
-    if (graphs_.wanted && call_graph(inputs, variant, sized, outputs)) return CallStatus::Done;
+    use.served = graphs_.wanted && use.allowed && call_graph(inputs, variant, sized, outputs);
+    if (use.served) return CallStatus::Done;
     const runtime::Instance& instance = *sized->instance;
     // A GPU's arena is lent by its own allocator.
     runtime::SharedArena* const arena = device_.is_cpu() ? arena_.get() : nullptr;
@@ -334,7 +336,7 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
         // Values of constants alone are frozen too, without any frozen input.
         if (instance.has_frozen_steps()) freeze(frame);
         if (frame.context->error() == kNoError) {
-            if (given != nullptr && device_.is_cpu()) {
+            if (given != nullptr) {
                 frame.outputs.resize(instance.outputs().size());
                 GivenMemory memory(*this, frame, *given);
                 instance.run(*frame.context, threads_, &memory);
@@ -356,11 +358,20 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
 }
 
 CallStatus CompiledFunction::call_with(std::vector<at::Tensor>& inputs,
-                                       std::vector<at::Tensor>& outputs) {
+                                       std::vector<at::Tensor>& outputs, bool graph) {
     check(written_.empty(), "inputs that the program writes cannot be given away");
     c10::SmallVector<c10::TensorImpl*, 64> raw;
     for (const at::Tensor& t : inputs) raw.push_back(t.unsafeGetTensorImpl());
-    return call(raw, outputs, {}, nullptr, &inputs);
+    GraphUse use{graph, false};
+    return call(raw, outputs, {}, nullptr, &inputs, use);
+}
+
+CallStatus CompiledFunction::call_tracked(std::span<c10::TensorImpl* const> inputs,
+                                          std::vector<at::Tensor>& outputs, bool& by_graph) {
+    GraphUse use;
+    const CallStatus status = call(inputs, outputs, {}, nullptr, nullptr, use);
+    by_graph = use.served;
+    return status;
 }
 
 void CompiledFunction::bind_inputs(CallFrame& frame) const {

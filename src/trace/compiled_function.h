@@ -49,14 +49,33 @@ class CompiledFunction {
     CallStatus call(std::span<c10::TensorImpl* const> inputs, std::vector<at::Tensor>& outputs,
                     std::span<const std::int64_t> numbers = {},
                     std::vector<std::int64_t>* computed = nullptr) {
-        return call(inputs, outputs, numbers, computed, nullptr);
+        GraphUse use;
+        return call(inputs, outputs, numbers, computed, nullptr, use);
     }
     /// The same for a program that writes none of its inputs: `inputs` are given away, each is
     /// freed after its last use, and results are allocated when they are first written. So what is
     /// alive at once is the least; `inputs` is left in an arbitrary state.
-    CallStatus call_with(std::vector<at::Tensor>& inputs, std::vector<at::Tensor>& outputs);
+    /// `graph`: whether a CUDA graph may serve; `inputs` are kept until the end then.
+    CallStatus call_with(std::vector<at::Tensor>& inputs, std::vector<at::Tensor>& outputs,
+                         bool graph = true);
+    /// call(), which also says whether a CUDA graph served: its results then lie where they lay.
+    CallStatus call_tracked(std::span<c10::TensorImpl* const> inputs,
+                            std::vector<at::Tensor>& outputs, bool& by_graph);
     /// Works in `arena`, which may serve other functions too, from now on. Before the first call.
     void share_arena(std::shared_ptr<runtime::SharedArena> arena) { arena_ = std::move(arena); }
+    /// How a CUDA graph gets at an input.
+    enum class Reading : std::uint8_t {
+        InPlace,  // where it lies; a graph is good for inputs that lie there
+        Movable,  // the same until it has moved once, then Copied
+        Copied,   // copied into memory of the graph's own
+    };
+    const std::vector<Reading>& readings() const { return reading_; }
+    /// For a backward: how its inputs are read. Its graphs take turns as the forward's do.
+    void set_readings(std::vector<Reading> readings);
+    /// For a forward: results but the first `count` stay where a graph wrote them, which cannot be
+    /// replayed before the backward has read them. Small ones of the first are copied out, so that
+    /// a caller who keeps them does not keep the graph busy.
+    void copy_results_out(std::size_t count);
     /// The symbols of this program; empty when it serves one set of sizes only.
     std::span<const Expr> symbols() const { return symbols_; }
     /// The relations between them under which it is valid, as text, for people.
@@ -114,6 +133,9 @@ class CompiledFunction {
         std::int32_t input = -1;   // otherwise: size `dim` of the caller's input
         std::int32_t dim = -1;
     };
+    struct GraphUse {
+        bool allowed = true, served = false;
+    };
     struct CallFrame;
     struct Captured;
     /// CUDA graphs of this function (graph_calls.cpp).
@@ -124,6 +146,8 @@ class CompiledFunction {
         mutable std::mutex mutex;  // of what follows
         std::string reason;        // what became of them, in words
         int calls = 0, recordings = 0;
+        std::size_t most = 3;     // at once
+        bool alternates = false;  // inputs lie in one of several places by turns
         std::vector<std::unique_ptr<Captured>> list;
     };
     class GivenMemory;
@@ -149,7 +173,7 @@ class CompiledFunction {
     bool aliases_as_recorded(std::span<c10::TensorImpl* const> inputs) const;
     CallStatus call(std::span<c10::TensorImpl* const> inputs, std::vector<at::Tensor>& outputs,
                     std::span<const std::int64_t> numbers, std::vector<std::int64_t>* computed,
-                    std::vector<at::Tensor>* given);
+                    std::vector<at::Tensor>* given, GraphUse& use);
     void bind_inputs(CallFrame& frame) const;
     void bind_outputs(CallFrame& frame) const;
     void freeze(CallFrame& frame);
@@ -158,7 +182,7 @@ class CompiledFunction {
     void collect(CallFrame& frame) const;
     void write_back(CallFrame& frame) const;
     void build_outputs(CallFrame& frame, std::vector<at::Tensor>& outputs) const;
-    void prepare_graphs(bool uses_random);
+    void prepare_graphs(std::span<const at::Tensor> examples);
     void drop_graphs();
     void give_up_graphs(std::string reason);
     bool call_graph(std::span<c10::TensorImpl* const> inputs,
@@ -167,15 +191,21 @@ class CompiledFunction {
     void record_graph(std::span<c10::TensorImpl* const> inputs,
                       const std::shared_ptr<const Variant>& variant,
                       const std::shared_ptr<const Sized>& sized);
-    bool reads_in_place(const Captured& graph, std::span<c10::TensorImpl* const> inputs) const;
-    void copy_inputs(const Captured& graph, std::span<c10::TensorImpl* const> inputs) const;
+    bool replay_graph(Captured& graph, std::span<c10::TensorImpl* const> inputs,
+                      const std::shared_ptr<const Variant>& variant,
+                      const std::shared_ptr<const Sized>& sized, std::vector<at::Tensor>& outputs);
+    bool make_room(std::span<c10::TensorImpl* const> inputs,
+                   const std::shared_ptr<const Sized>& sized);
+    bool reads_in_place(const Captured& graph, std::span<c10::TensorImpl* const> inputs,
+                        bool movable = true) const;
     c10::TensorImpl* graph_input(std::span<c10::TensorImpl* const> inputs, std::size_t i) const;
 
     Graph graph_;
     std::vector<Slot> slots_;                 // by caller's input
     std::vector<std::int32_t> from_caller_;   // by graph input: the caller's position or -1
     std::vector<at::Tensor> captured_;        // by graph input, where no caller gives it
-    std::vector<bool> parameter_;             // by graph input
+    std::vector<Reading> reading_;            // by graph input
+    std::vector<bool> copied_out_;            // by graph output: of a graph's calls
     std::vector<at::Tensor> input_promises_;  // by graph input
     std::vector<at::Tensor> output_promises_;
     std::vector<OutputRecipe> recipes_;

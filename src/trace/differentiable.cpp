@@ -29,6 +29,9 @@ namespace {
 /// Memory for results that stays between a backward and the next forward.
 constexpr std::size_t kKeptBetweenSteps = std::size_t{16} << 20;
 
+/// A gradient of a result that a CUDA graph reads in place if it can; smaller ones are copied.
+constexpr std::int64_t kWorthNoCopy = std::int64_t{32} << 20;
+
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
@@ -111,6 +114,7 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
     std::vector<at::Tensor> inputs;
     std::vector<std::uint32_t> versions;
     at::Tensor random;
+    bool by_graph = false;  // a CUDA graph made what is saved
 
     std::string name() const override { return "CompiledBackward"; }
 
@@ -148,7 +152,7 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
         for (std::size_t i = 0; i < given.size(); ++i)
             given[i] = function->conform(std::move(given[i]), function->backward_inputs_[i]);
         std::vector<at::Tensor> results;
-        const CallStatus status = function->backward_->call_with(given, results);
+        const CallStatus status = function->backward_->call_with(given, results, by_graph);
         // What was saved is not wanted again before the next forward; the optimizer comes first.
         if (last) trim_output_pool(kKeptBetweenSteps);
         TORCH_CHECK_INDEX(status != CallStatus::KernelFailure, "index out of range in a backward");
@@ -217,6 +221,7 @@ DifferentiableFunction::DifferentiableFunction(
     auto arena = std::make_shared<runtime::SharedArena>();
     forward_->share_arena(arena);
     backward_->share_arena(std::move(arena));
+    join_graphs(joint);
     gradients_ = std::move(joint.gradients);
 }
 
@@ -361,6 +366,29 @@ void DifferentiableFunction::make_backward(JointRecording& joint, Partition& par
                                                    interrupted);
 }
 
+/// How the backward's CUDA graphs read: saved results lie where the forward's graphs write them.
+void DifferentiableFunction::join_graphs(const JointRecording& joint) {
+    using Reading = CompiledFunction::Reading;
+    std::vector<Reading> readings;
+    for (const Saved& s : saved_)
+        readings.push_back(s.from == SavedValue::From::Input ? forward_->readings()[s.index]
+                                                             : Reading::InPlace);
+    while (readings.size() < backward_inputs_.size()) {
+        const Layout& tangent = backward_inputs_[readings.size()];
+        std::int64_t bytes = c10::elementSize(tangent.dtype);
+        for (std::int64_t n : tangent.sizes) bytes *= n;
+        readings.push_back(bytes >= kWorthNoCopy ? Reading::Movable : Reading::Copied);
+    }
+    backward_->set_readings(std::move(readings));
+    forward_->copy_results_out(joint.recording.outputs.size());
+}
+
+std::string DifferentiableFunction::graph_state() const {
+    std::string forward = forward_->graph_state(), backward = backward_->graph_state();
+    if (forward == backward) return forward;
+    return "forward: " + forward + "; backward: " + backward;
+}
+
 at::Tensor DifferentiableFunction::input(std::span<c10::TensorImpl* const> inputs,
                                          std::int32_t g) const {
     return from_caller_[g] >= 0 ? borrow(inputs[from_caller_[g]]) : captured_[g];
@@ -390,7 +418,7 @@ CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs
         if (old_contents_matter_[w])
             node->inputs[written_[w]] = node->inputs[written_[w]].detach().clone();
     std::vector<at::Tensor> all;
-    const CallStatus status = forward_->call(inputs, all);
+    const CallStatus status = forward_->call_tracked(inputs, all, node->by_graph);
     if (status != CallStatus::Done) return status;
     for (const at::Tensor& t : node->inputs)
         node->versions.push_back(t.is_inference() ? 0 : static_cast<std::uint32_t>(t._version()));

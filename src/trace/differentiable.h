@@ -14,6 +14,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "passes/partition.h"
@@ -42,6 +43,8 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     const CompiledFunction& backward() const { return *backward_; }
     /// Bytes that live from a forward to its backward besides inputs and results.
     std::int64_t saved_bytes() const { return saved_bytes_; }
+    /// Whether calls go through CUDA graphs, or why not.
+    std::string graph_state() const;
 
   private:
     class Node;
@@ -65,6 +68,7 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
                       const runtime::InterruptCheck& interrupted);
     void make_backward(JointRecording& joint, Partition& parts,
                        const runtime::InterruptCheck& interrupted);
+    void join_graphs(const JointRecording& joint);
     at::Tensor input(std::span<c10::TensorImpl* const> inputs, std::int32_t graph_input) const;
     at::Tensor conform(at::Tensor tensor, const Layout& layout) const;
 

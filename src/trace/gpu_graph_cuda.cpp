@@ -1,13 +1,38 @@
 // CUDA graphs through PyTorch's own, which knows its allocator and its libraries' workspaces. See
 // gpu_graph.h. Built only where PyTorch has CUDA.
+#include <ATen/Context.h>
+#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+
+#include <mutex>
+#include <optional>
 
 #include "trace/gpu_graph.h"
 
 namespace ingot::trace {
 namespace {
+
+/// Puts the device's generator back where it was.
+class KeptGenerator {
+  public:
+    explicit KeptGenerator(c10::Device device)
+        : generator_(at::globalContext().defaultGenerator(device)) {
+        const std::lock_guard lock(generator_.mutex());
+        state_ = generator_.get_state();
+    }
+    ~KeptGenerator() {
+        const std::lock_guard lock(generator_.mutex());
+        generator_.set_state(state_);
+    }
+    KeptGenerator(const KeptGenerator&) = delete;
+    KeptGenerator& operator=(const KeptGenerator&) = delete;
+
+  private:
+    at::Generator generator_;
+    at::Tensor state_;
+};
 
 class TorchGraph final : public GpuGraph {
   public:
@@ -19,7 +44,10 @@ class TorchGraph final : public GpuGraph {
         before.synchronize();
         {
             const c10::cuda::CUDAStreamGuard on(own);
-            work();
+            {
+                const KeptGenerator kept(device_);
+                work();
+            }
             own.synchronize();
             graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
             try {
@@ -33,7 +61,16 @@ class TorchGraph final : public GpuGraph {
         own.synchronize();
     }
 
-    void replay() override { graph_.replay(); }
+    void replay() override {
+        const c10::cuda::CUDAStream now = c10::cuda::getCurrentCUDAStream(device_.index());
+        if (last_ && *last_ != now) {
+            at::cuda::CUDAEvent done;
+            done.record(*last_);
+            done.block(now);
+        }
+        last_ = now;
+        graph_.replay();
+    }
 
   private:
     void abandon() {
@@ -48,6 +85,7 @@ class TorchGraph final : public GpuGraph {
 
     c10::Device device_;
     at::cuda::CUDAGraph graph_;
+    std::optional<c10::cuda::CUDAStream> last_;  // where it was replayed
 };
 
 }  // namespace
