@@ -350,6 +350,9 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
             r.map(n.results[0], norm2(g, n, r(n.operands[0])));
             return;
         case Prim::MaxPoolIndices:
+            // With positions, which training wants, a GPU's library reads each image once.
+            if (gpu && uses[n.results[1]] != 0 && is_reduced_float(old.type(n.results[0]).dtype))
+                break;
             max_pool(r, old, n, uses);
             return;
         case Prim::Conv:

@@ -64,6 +64,28 @@ def test_copies_that_turn_a_matrix() -> None:
         check(lambda x: x[:, :-1].exp(), torch.randn(shape, device="cuda").bfloat16())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_quick_functions_of_sixteen_bits(dtype: torch.dtype) -> None:
+    functions = [
+        torch.tanh, torch.sigmoid, torch.exp, torch.erf, functional.gelu, functional.silu,
+        lambda x: functional.gelu(x, approximate="tanh"),
+    ]  # fmt: skip
+    special = [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-4, -1e-4, 3e-7]
+    tail = torch.tensor(special, dtype=dtype, device="cuda")
+    x = torch.cat([torch.linspace(-12, 9, 1 << 16, device="cuda").to(dtype), tail])
+    rounding = torch.finfo(dtype).eps / 2
+    for function in functions:
+        got = ingot.compile(lambda x, f=function: f(x), options=STRICT)(x)
+        exact, eager = function(x.double()), function(x)
+        assert torch.equal(got.isnan(), eager.isnan())
+        finite = eager.isfinite()
+        assert torch.equal(got[~finite].nan_to_num(7.0), eager[~finite].nan_to_num(7.0))
+        error = (got.double() - exact).abs()[finite]
+        # Half a unit for rounding, and 2e-6 where a difference has lost digits, as eager's does.
+        bound = exact.abs()[finite] * rounding * 1.05 + 2e-6 * (1 + x.double().abs()[finite])
+        assert (error <= bound).all(), (function, (error / bound).max().item())
+
+
 def gradients(model: nn.Module, function: Callable, loss: Callable) -> list[torch.Tensor]:
     model.zero_grad(set_to_none=True)
     loss(function).backward()

@@ -32,7 +32,7 @@ class GpuNestEmitter {
           context_{b_, target},
           index_(b_),
           map_(map_to_gpu(kernel, nest, index_)) {
-        context_.quick_division = writes_narrow();
+        context_.quick_math = writes_narrow();
         launch_.symbol = std::move(symbol);
         launch_.points = extent_of(nest.loops);
         launch_.threads = map_.threads;
@@ -86,7 +86,8 @@ class GpuNestEmitter {
   private:
     llvm::ConstantInt* number(std::uint64_t n) { return b_.getInt64(n); }
 
-    // Whether all that the nest writes are numbers with fewer bits than fp32, which hide 2 ulp.
+    // Whether all that the nest writes are numbers with fewer bits than fp32, which hide the errors
+    // of quick instructions.
     bool writes_narrow() const {
         for (const Phase& p : nest_.phases)
             for (const Store& s : p.stores) {

@@ -145,7 +145,7 @@ class FloatPrims {
         return b.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, x, s);
     }
     IrValue math(MathFn fn, std::vector<IrValue> operands) {
-        MathContext m{b, c_.target};
+        MathContext m{b, c_.target, c_.quick_math};
         return emit_math(m, fn, operands);
     }
 
@@ -258,7 +258,7 @@ class FloatPrims {
             case Prim::Mul:
                 return b.CreateFMul(x, y);
             case Prim::Div:
-                return c_.quick_division ? quick_div(x, y) : b.CreateFDiv(x, y);
+                return c_.quick_math ? quick_div(x, y) : b.CreateFDiv(x, y);
             case Prim::TruncDiv:
                 return trunc(b.CreateFDiv(x, y));
             case Prim::FloorDiv:

@@ -26,8 +26,8 @@ struct Lanes {
 struct EmitContext {
     llvm::IRBuilder<>& b;
     const TargetInfo& target;
-    IrValue error = nullptr;      // pointer to the kernel's error flag
-    bool quick_division = false;  // 2 ulp in fp32, where results have fewer bits
+    IrValue error = nullptr;  // pointer to the kernel's error flag
+    bool quick_math = false;  // fp32 by a GPU's quick instructions, where results have fewer bits
 };
 
 /// Type of one lane in a register (of one part of a complex number).

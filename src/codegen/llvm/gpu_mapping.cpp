@@ -144,7 +144,7 @@ class Mapper {
     void choose_copies(GpuMapping& m) const {
         if (nest_.phases.size() != 1 || !nest_.phases[0].loops.empty() || has_scratch()) return;
         for (const Inst& i : nest_.phases[0].insts)
-            if (i.kind == InstKind::Bind || i.mask != kNone) return;
+            if (i.kind == InstKind::Bind || (i.mask != kNone && i.kind != InstKind::Load)) return;
         for (const Store& s : nest_.phases[0].stores)
             if (s.mask != kNone || s.mode != StoreMode::Write) return;
         const Expr points = extent_of(nest_.loops);

@@ -142,6 +142,7 @@ Value emit_math(MathContext& context, MathFn fn, std::span<const Value> operands
     return MathOps::in_parts(context.b, operands, part_lanes, [&](std::span<const Value> x) {
         const llvm::IRBuilder<>::FastMathFlagGuard guard(context.b);
         context.b.clearFastMathFlags();
+        if (Value y = emit_quick(context, fn, x[0])) return y;
         if (Value y = emit_formula(context, fn, x)) return y;
         if (direct) return emit_direct(context, fn, x[0]);
         if (element->isFloatTy() && has_via_f64(fn)) return emit_widened(context, fn, x);

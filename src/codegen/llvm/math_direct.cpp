@@ -310,6 +310,38 @@ Value tan_part(MathContext& context, Value x) {
     return m.select(m.eq(x, m.c(0)), x, m.b.CreateFPTrunc(y, x->getType()));  // keeps -0
 }
 
+constexpr double kLog2E = 0x1.715476p+0;
+
+/// The error of x log2(e) is at most 2^-17 of the result for |x| < 88.
+Value exp_quick(MathOps& m, Value x) { return m.exp2_of_gpu(m.mul(x, m.c(kLog2E))); }
+
+/// 1 - 2/(exp(2|x|) + 1); near 0, where that loses digits, x - x^3/3 + 2 x^5/15.
+Value tanh_quick(MathOps& m, Value x) {
+    Value magnitude = m.abs(x);
+    Value e = m.exp2_of_gpu(m.mul(magnitude, m.c(2 * kLog2E)));
+    Value large = m.fma(m.reciprocal_of_gpu(m.add(e, m.c(1))), m.c(-2), m.c(1));
+    Value s = m.mul(x, x);
+    Value slope = m.fma(s, m.fma(s, m.c(2.0 / 15), m.c(-1.0 / 3)), m.c(1));
+    Value near = m.lt(magnitude, m.c(0.125));
+    return m.select(near, m.mul(x, slope), m.copysign(large, x));
+}
+
+/// 1 - 2^(t q(t)), whose q is log2(erfc(t))/t fitted over [0, 4] (7e-7 of 1); near 0 the series.
+Value erf_quick(MathOps& m, Value x) {
+    constexpr double kFit[] = {-1.6278933, -0.9184717, -0.14875567, 0.029669214, -0.0029667937};
+    constexpr double kSlope = 1.1283791670955126;  // 2 / sqrt(pi)
+    Value magnitude = m.abs(x), t = m.at_most(magnitude, 4);
+    Value e = m.exp2_of_gpu(m.mul(t, m.poly(t, kFit)));
+    Value large = m.copysign(m.sub(m.c(1), e), x);
+    Value s = m.mul(x, x);
+    Value slope = m.fma(s, m.fma(s, m.c(kSlope / 10), m.c(-kSlope / 3)), m.c(kSlope));
+    return m.select(m.lt(magnitude, m.c(0.125)), m.mul(x, slope), large);
+}
+
+Value sigmoid_quick(MathOps& m, Value x) {
+    return m.reciprocal_of_gpu(m.add(m.exp2_of_gpu(m.mul(x, m.c(-kLog2E))), m.c(1)));
+}
+
 }  // namespace
 
 bool is_trigonometric(MathFn fn) {
@@ -344,6 +376,24 @@ Value emit_trigonometric(MathContext& context, MathFn fn, Value x) {
     });
     Value rare = m.b.CreateNot(m.le(m.abs(x), m.c(tangent ? 0x1p30 : kReductionLimit)));
     return with_rare_case(m, rare, fast, [&] { return huge_argument(context, fn, x); });
+}
+
+Value emit_quick(MathContext& context, MathFn fn, Value x) {
+    if (!context.quick || !context.target.is_gpu() || !x->getType()->getScalarType()->isFloatTy())
+        return nullptr;
+    MathOps m(context, x->getType());
+    switch (fn) {
+        case MathFn::Exp:
+            return exp_quick(m, x);
+        case MathFn::Tanh:
+            return tanh_quick(m, x);
+        case MathFn::Erf:
+            return erf_quick(m, x);
+        case MathFn::Sigmoid:
+            return sigmoid_quick(m, x);
+        default:
+            return nullptr;
+    }
 }
 
 Value emit_direct(MathContext& context, MathFn fn, Value x) {

@@ -56,6 +56,15 @@ Value MathOps::exp2_of_gpu(Value x) {
         x);
 }
 
+Value MathOps::reciprocal_of_gpu(Value x) {
+    return lane_by_lane(
+        *this,
+        [&](Value a) -> Value {
+            return b.CreateIntrinsic(llvm::Intrinsic::nvvm_rcp_approx_ftz_f, {}, {a});
+        },
+        x);
+}
+
 Value MathOps::scale(Value y, Value n) {
     const llvm::Intrinsic::ID scalef = scalef_intrinsic(*this);
     if (scalef != llvm::Intrinsic::not_intrinsic) {

@@ -55,6 +55,8 @@ class MathOps {
     Value div(Value x, Value y) { return b.CreateFDiv(x, y); }
     /// On GPUs at most 2 ulp in fp32 and much quicker.
     Value quick_div(Value x, Value y);
+    /// 1 / x in fp32 by the GPU's instruction, 1 ulp; 0 for infinities.
+    Value reciprocal_of_gpu(Value x);
     /// 2^x in fp32 by the GPU's instruction, 2 ulp; subnormal results are 0.
     Value exp2_of_gpu(Value x);
     Value neg(Value x) { return b.CreateFNeg(x); }
@@ -112,6 +114,8 @@ class MathOps {
 bool has_direct(MathFn fn, const llvm::Type* element, const TargetInfo& target);
 /// Exp, Log, Tanh and Erf; null for others.
 Value emit_direct(MathContext& context, MathFn fn, Value x);
+/// See MathContext::quick; null if `fn` has no such form.
+Value emit_quick(MathContext& context, MathFn fn, Value x);
 /// Sin, Cos and (f32 only) Tan, of vectors of any width; may append basic blocks.
 Value emit_trigonometric(MathContext& context, MathFn fn, Value x);
 bool is_trigonometric(MathFn fn);
