@@ -2,6 +2,8 @@
 // it flushes subnormal numbers to zero. The f8 formulas are those of c10/util/Float8_*.h.
 #include "codegen/llvm/convert.h"
 
+#include <llvm/IR/IntrinsicsNVPTX.h>
+
 #include <string>
 
 #include "ir/error.h"
@@ -28,10 +30,16 @@ struct Shape {
           i32(shaped(context.b.getInt32Ty(), like)),
           i16(shaped(context.b.getInt16Ty(), like)),
           i8(shaped(context.b.getInt8Ty(), like)),
-          bf16(context.target.is_gpu() ? shaped(context.b.getBFloatTy(), like) : nullptr) {}
+          bf16(context.target.is_gpu() ? shaped(context.b.getBFloatTy(), like) : nullptr),
+          pairs(context.target.is_gpu() && rounds_pairs(context.target.cpu)) {}
+    // From compute capability 8.0 on.
+    static bool rounds_pairs(const std::string& cpu) {
+        return cpu.starts_with("sm_") && (cpu.size() > 5 || cpu >= "sm_80");
+    }
     llvm::IRBuilder<>& b;
     llvm::Type *f32, *f16, *i32, *i16, *i8;
     llvm::Type* bf16;  // where the processor rounds to it: GPUs do
+    bool pairs;        // two numbers at once
 
     Value i(std::int64_t value) const {
         return llvm::ConstantInt::get(i32, static_cast<std::uint64_t>(value), true);
@@ -41,8 +49,25 @@ struct Shape {
     Value real(Value x) const { return b.CreateBitCast(x, f32); }
 };
 
+/// A vector's f32 bits rounded to bf16 by an instruction that takes two numbers, half as many as
+/// one for each; the lower 16 bits are not cleared.
+Value bf16_by_pairs(Shape& s, Value x) {
+    const unsigned lanes = llvm::cast<llvm::FixedVectorType>(x->getType())->getNumElements();
+    Value rounded = llvm::PoisonValue::get(s.i32);
+    for (unsigned k = 0; k < lanes; k += 2) {
+        Value low = s.b.CreateExtractElement(x, k);
+        Value high = k + 1 < lanes ? s.b.CreateExtractElement(x, k + 1) : low;
+        Value both = s.b.CreateIntrinsic(llvm::Intrinsic::nvvm_ff2bf16x2_rn, {}, {high, low});
+        Value bits = s.b.CreateBitCast(both, s.b.getInt32Ty());
+        rounded = s.b.CreateInsertElement(rounded, s.b.CreateShl(bits, 16), k);
+        if (k + 1 < lanes) rounded = s.b.CreateInsertElement(rounded, bits, k + 1);
+    }
+    return rounded;
+}
+
 /// The f32 bits of x rounded to bf16: the upper 16 count, the lower 16 are not cleared.
 Value bf16_upper_bits(Shape& s, Value x) {
+    if (s.pairs && x->getType()->isVectorTy()) return bf16_by_pairs(s, x);
     if (s.bf16 != nullptr) {
         Value low = s.b.CreateBitCast(s.b.CreateFPTrunc(x, s.bf16), s.i16);
         return s.b.CreateShl(s.b.CreateZExt(low, s.i32), s.i(16));
