@@ -13,7 +13,8 @@ class GpuGraph {
     virtual ~GpuGraph() = default;
     /// Runs `work` on a stream of its own: once as it is, so that libraries make what they make
     /// only once, and once recorded, with memory from a pool that lives as long as the graph. The
-    /// device's generator is left where it was; what `work` writes is written once. Exceptions of `work`, and of what may not be recorded, pass; nothing is being recorded then.
+    /// device's generator is left where it was; what `work` writes is written once. Exceptions of
+    /// `work`, and of what may not be recorded, pass; nothing is being recorded then.
     virtual void record(const std::function<void()>& work) = 0;
     /// Hands the recorded work to the current stream, behind what it did on another one. Random
     /// numbers are drawn from where the generator is now, as eager calls would.
