@@ -87,9 +87,9 @@ class LayoutWalk {
                 // The library's gradients of a row of numbers are row-major on processors.
                 return rank > (gpu_ ? 2 : 3) ? channels_last(rank) : Order{};
             case Prim::MaxPoolIndices:
-                return gpu_ ? orders_[n.operands[0]] : Order{};
+                return orders_[n.operands[0]];
             case Prim::ExternCall:
-                return gpu_ ? called(n, v) : Order{};
+                return called(n, v);
             case Prim::Attention:
                 return rank == 4 ? Order{0, 2, 1, 3} : Order{};
             case Prim::Slice:

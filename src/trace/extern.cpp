@@ -195,10 +195,10 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
     Attrs attrs{{"callee", call_origin},
                 {"index", static_cast<std::int64_t>(externs.size())},
                 {"pure", !random}};
-    if (device.is_cuda())
-        attrs.set("orders", reads_channels_last(schema.name()) && types[0].rank() == 4
-                                ? Ints{0, 2, 3, 1}
-                                : orders_in_memory(b.callee.result_strides));
+    if (reads_channels_last(schema.name()) && types[0].rank() == 4)
+        attrs.set("orders", Ints{0, 2, 3, 1});
+    else if (device.is_cuda())
+        attrs.set("orders", orders_in_memory(b.callee.result_strides));
     std::vector<int> written = b.callee.written;
     externs.push_back(std::move(b.callee));
     NodeId node = graph.add_with_types(Prim::ExternCall, std::move(operands), std::move(attrs),

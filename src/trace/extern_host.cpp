@@ -128,7 +128,7 @@ class RecordedCall final : public TorchCall {
         // Fused attention reads heads wherever they lie.
         reads_any_strides_ = device.is_cuda() &&
                              callee_.op.schema().name().starts_with("aten::_scaled_dot_product_");
-        channels_last_ = device.is_cuda() && reads_channels_last(callee_.op.schema().name());
+        channels_last_ = reads_channels_last(callee_.op.schema().name());
         for (const Sizes& strides : callee_.operand_strides) {
             Ints& numbers = operand_strides_.emplace_back();
             for (Expr e : strides) numbers.push_back(number(e, value));
