@@ -130,6 +130,16 @@ std::optional<c10::Scalar> read_number(const at::Tensor& stand_in) {
     return std::nullopt;
 }
 
+c10::SymFloat own_float(const c10::SymFloat& wrapped) {
+    if (!wrapped.is_symbolic()) return wrapped;
+    auto* python = dynamic_cast<torch::impl::PythonSymNodeImpl*>(wrapped.toSymNodeImplUnowned());
+    if (python == nullptr) return wrapped;
+    py::gil_scoped_acquire lock;
+    const py::handle node = python->getPyObj();
+    return py::isinstance<c10::SymNodeImpl>(node) ? c10::SymFloat(node.cast<c10::SymNode>())
+                                                  : wrapped;
+}
+
 void add_recorder(py::module_& module) {
     py::register_exception_translator([](std::exception_ptr pointer) {
         try {

@@ -4,6 +4,7 @@
 #include <torch/csrc/Size.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <array>
 
 #include "capture/captured.h"
@@ -80,7 +81,12 @@ bool moves_all_but_first(const std::string& name) {
 
 bool Recording::follow_binary(const Event& event, PyObject** result) {
     PyObject *left = event.operands[0], *right = event.operands[1];
-    if (is_tensor(left) || is_tensor(right)) return false;
+    if (is_tensor(left) || is_tensor(right)) {
+        // How a power is computed turns on its exponent.
+        if (without_in_place(event.detail) == NB_POWER && numbers_->find_float(right))
+            numbers_->specialise(right);
+        return false;
+    }
     if (is_sequence(left) && is_sequence(right) && without_in_place(event.detail) == NB_ADD)
         return false;
     const auto a = numbers_->value_of(left), b = numbers_->value_of(right);
@@ -92,8 +98,56 @@ bool Recording::follow_binary(const Event& event, PyObject** result) {
             return true;
         }
     }
+    if (follow_float_binary(event, result)) return true;
     numbers_->specialise(event.operands);
     return false;
+}
+
+bool Recording::follow_float_binary(const Event& event, PyObject** result) {
+    PyObject *left = event.operands[0], *right = event.operands[1];
+    if (!numbers_->is_symbolic(left) && !numbers_->is_symbolic(right)) return false;
+    const bool integers = PyLong_CheckExact(left) && PyLong_CheckExact(right);
+    using Make = FloatGuards::Make;
+    std::optional<Make> make;
+    switch (without_in_place(event.detail)) {
+        case NB_ADD:
+            make = Make::Add;
+            break;
+        case NB_SUBTRACT:
+            make = Make::Subtract;
+            break;
+        case NB_MULTIPLY:
+            make = Make::Multiply;
+            break;
+        case NB_TRUE_DIVIDE:
+            make = Make::Divide;
+            break;
+        case NB_POWER:
+            make = Make::Power;
+            break;
+        default:
+            return false;
+    }
+    if (integers && make != Make::Divide) return false;
+    const auto a = numbers_->float_of(left), b = numbers_->float_of(right);
+    const auto value = a && b ? segment_->guards.floats.compute(*make, *a, *b) : std::nullopt;
+    if (!value) return false;
+    *result = numbers_->add_float(*value).release();
+    return true;
+}
+
+bool Recording::follow_function_of_float(const std::string& name,
+                                         std::span<PyObject* const> arguments, PyObject** result) {
+    if (arguments.size() != 1 || !numbers_->is_symbolic(arguments[0])) return false;
+    const bool is_float = PyFloat_CheckExact(arguments[0]);
+    std::optional<FloatGuards::Make> make;
+    if (name == "math.sqrt") make = FloatGuards::Make::Root;
+    if (name == "math.fabs" || (name == "abs" && is_float)) make = FloatGuards::Make::Absolute;
+    const auto number = make ? numbers_->float_of(arguments[0]) : std::nullopt;
+    const auto value = number ? segment_->guards.floats.compute(*make, *number) : std::nullopt;
+    if (!value) return false;
+    *result = numbers_->add_float(*value).release();
+    return true;
 }
 
 bool Recording::follow_comparison(const Event& event, PyObject** result) {
@@ -106,6 +160,13 @@ bool Recording::follow_comparison(const Event& event, PyObject** result) {
         *result = PyBool_FromLong(
             decide(sizes, event.detail, trace::unwrap(*a), trace::unwrap(*b)) ? 1 : 0);
         return true;
+    }
+    if (numbers_->is_symbolic(left) || numbers_->is_symbolic(right)) {
+        const auto x = numbers_->float_of(left), y = numbers_->float_of(right);
+        if (x && y) {
+            *result = PyBool_FromLong(segment_->guards.floats.decide(event.detail, *x, *y) ? 1 : 0);
+            return true;
+        }
     }
     const bool alike = (PyTuple_Check(left) && PyTuple_Check(right)) ||
                        (PyList_CheckExact(left) && PyList_CheckExact(right));
@@ -132,6 +193,12 @@ bool Recording::follow_comparison(const Event& event, PyObject** result) {
 }
 
 bool Recording::follow_truth(const Event& event, PyObject** result, bool negated) {
+    if (const auto number = numbers_->find_float(event.operands[0])) {
+        FloatGuards& floats = segment_->guards.floats;
+        const bool truth = floats.decide(Py_NE, *number, floats.constant(0));
+        *result = PyBool_FromLong(truth != negated ? 1 : 0);
+        return true;
+    }
     const c10::SymInt* value = numbers_->find(event.operands[0]);
     if (value == nullptr) return false;
     const bool truth = recorder_->symbols()->decide(Sign::Ne, trace::unwrap(*value), 0);
@@ -140,6 +207,24 @@ bool Recording::follow_truth(const Event& event, PyObject** result, bool negated
 }
 
 bool Recording::follow_extreme(std::span<PyObject* const> arguments, bool most, PyObject** result) {
+    if (arguments.size() < 2) return false;
+    if (std::ranges::any_of(arguments, [](PyObject* o) { return PyFloat_CheckExact(o); })) {
+        if (std::ranges::none_of(arguments, [&](PyObject* o) { return numbers_->is_symbolic(o); }))
+            return false;
+        PyObject* best = nullptr;
+        std::optional<FloatGuards::Index> most_so_far;
+        for (PyObject* o : arguments) {
+            const auto number = numbers_->float_of(o);
+            if (!number) return false;
+            if (best != nullptr &&
+                !segment_->guards.floats.decide(most ? Py_GT : Py_LT, *number, *most_so_far))
+                continue;
+            best = o;
+            most_so_far = number;
+        }
+        *result = Py_NewRef(best);
+        return true;
+    }
     std::optional<Expr> value;
     for (PyObject* o : arguments) {
         const auto number = numbers_->value_of(o);
@@ -147,7 +232,6 @@ bool Recording::follow_extreme(std::span<PyObject* const> arguments, bool most, 
         const Expr e = trace::unwrap(*number);
         value = !value ? e : most ? max(*value, e) : min(*value, e);
     }
-    if (arguments.size() < 2) return false;
     *result = numbers_->add_number(recorder_->symbols()->wrap(*value)).release();
     return true;
 }
@@ -155,12 +239,18 @@ bool Recording::follow_extreme(std::span<PyObject* const> arguments, bool most, 
 bool Recording::follow_class(PyTypeObject* type, std::span<PyObject* const> arguments,
                              PyObject** result) {
     if (is_python_class(type) || type == &PyType_Type || type == &PySlice_Type) return false;
+    if (arguments.size() == 1 && type == &PyFloat_Type && numbers_->is_symbolic(arguments[0]))
+        if (const auto number = numbers_->float_of(arguments[0])) {
+            *result = PyFloat_CheckExact(arguments[0]) ? Py_NewRef(arguments[0])
+                                                       : numbers_->add_float(*number).release();
+            return true;
+        }
     const c10::SymInt* only = arguments.size() == 1 ? numbers_->find(arguments[0]) : nullptr;
     if (only != nullptr && type == &PyLong_Type) {
         *result = Py_NewRef(arguments[0]);
         return true;
     }
-    if (only != nullptr && type == &PyBool_Type) {
+    if (arguments.size() == 1 && type == &PyBool_Type && numbers_->is_symbolic(arguments[0])) {
         const std::array<PyObject*, 1> operand = {arguments[0]};
         return follow_truth({Operation::truth, 0, operand}, result, false);
     }
@@ -169,7 +259,7 @@ bool Recording::follow_class(PyTypeObject* type, std::span<PyObject* const> argu
                        type == &PyReversed_Type;
     for (PyObject* o : arguments) {
         // An iterator may run code whose results nobody sees.
-        if (!moves || numbers_->find(o) != nullptr || (o != nullptr && !is_sequence(o)))
+        if (!moves || numbers_->is_symbolic(o) || (o != nullptr && !is_sequence(o)))
             numbers_->specialise(o);
     }
     return false;
@@ -177,22 +267,9 @@ bool Recording::follow_class(PyTypeObject* type, std::span<PyObject* const> argu
 
 bool Recording::follow_call(const Event& event, PyObject** result) {
     PyObject* callable = event.operands[0];
-    std::vector<PyObject*> arguments;
-    bool keywords = event.keyword_names != nullptr;
-    if (event.operation == Operation::call) {
-        arguments.assign(event.operands.begin() + 1, event.operands.end());
-    } else {
-        PyObject* tuple = event.operands[1];
-        for (Py_ssize_t i = 0; tuple != nullptr && i < PyTuple_GET_SIZE(tuple); ++i)
-            arguments.push_back(PyTuple_GET_ITEM(tuple, i));
-        PyObject* names = event.operands.size() > 2 ? event.operands[2] : nullptr;
-        Py_ssize_t position = 0;
-        PyObject *key = nullptr, *value = nullptr;
-        while (names != nullptr && PyDict_Next(names, &position, &key, &value)) {
-            arguments.push_back(value);
-            keywords = true;
-        }
-    }
+    bool keywords = false;
+    if (event.operation == Operation::call_expanded) read_expanded(event);
+    const std::vector<PyObject*> arguments = arguments_of(event, &keywords);
     PyObject* self = nullptr;
     if (state().mark_of(callable) != Mark::None) {
         numbers_->specialise(arguments);
@@ -243,6 +320,7 @@ bool Recording::follow_call(const Event& event, PyObject** result) {
         return true;
     }
     if (only_moves(c.name)) return false;
+    if (!keywords && follow_function_of_float(c.name, given, result)) return true;
     if ((c.name == "max" || c.name == "min") && !keywords &&
         follow_extreme(given, c.name == "max", result))
         return true;
@@ -260,7 +338,7 @@ bool Recording::follow_numbers(const Event& event, PyObject** result) {
     const auto& o = event.operands;
     switch (event.operation) {
         case Operation::read_attribute:
-            if (numbers_->find(o[0]) != nullptr) numbers_->specialise(o[0]);
+            if (numbers_->is_symbolic(o[0])) numbers_->specialise(o[0]);
             return false;
         case Operation::read_item:
         case Operation::store_item:
@@ -274,6 +352,17 @@ bool Recording::follow_numbers(const Event& event, PyObject** result) {
                 if (event.detail == static_cast<int>(UnaryOperator::negative)) {
                     const Expr e = -trace::unwrap(*value);
                     *result = numbers_->add_number(recorder_->symbols()->wrap(e)).release();
+                    return true;
+                }
+                numbers_->specialise(o[0]);
+            }
+            if (const auto number = numbers_->find_float(o[0])) {
+                const auto value =
+                    event.detail == static_cast<int>(UnaryOperator::negative)
+                        ? segment_->guards.floats.compute(FloatGuards::Make::Negate, *number)
+                        : std::nullopt;
+                if (value) {
+                    *result = numbers_->add_float(*value).release();
                     return true;
                 }
                 numbers_->specialise(o[0]);
@@ -327,7 +416,7 @@ void Recording::left(Frame frame, Exit exit, PyObject* result) {
 }
 
 Event Recording::with_stand_ins(const Event& event, std::vector<Ref>& held,
-                                std::vector<PyObject*>& operands) const {
+                                std::vector<PyObject*>& operands) {
     operands.assign(event.operands.begin(), event.operands.end());
     std::size_t first = 0;
     if (event.operation == Operation::call || event.operation == Operation::call_expanded) {
@@ -348,8 +437,10 @@ Event Recording::with_stand_ins(const Event& event, std::vector<Ref>& held,
             PyErr_Clear();
         }
     }
+    const bool is_operator =
+        event.operation == Operation::binary || event.operation == Operation::compare;
     for (std::size_t i = first; i < operands.size(); ++i) {
-        Ref other = numbers_->stand_in(operands[i]);
+        Ref other = numbers_->stand_in(operands[i], is_operator);
         if (event.operation == Operation::call_expanded && i == 2 && operands[i] != nullptr) {
             other = Ref::steal(PyDict_Copy(operands[i]));
             Py_ssize_t position = 0;
@@ -364,7 +455,30 @@ Event Recording::with_stand_ins(const Event& event, std::vector<Ref>& held,
     }
     Event changed = event;
     changed.operands = operands;
+    // A float is not changed in place, but the tensor that stands for it would be.
+    if (event.operation == Operation::binary && numbers_->find_float(event.operands[0]))
+        changed.detail = without_in_place(event.detail);
     return changed;
+}
+
+PyObject* Recording::perform_on_stand_ins(const Event& event) {
+    const auto attempt = [&] {
+        std::vector<Ref> held;
+        std::vector<PyObject*> operands;
+        const Event other = with_stand_ins(event, held, operands);
+        const Observed observed;
+        return perform(other);
+    };
+    PyObject* result = attempt();
+    if (result == nullptr && !over_ && PyErr_ExceptionMatches(PyExc_Exception)) {
+        // Not every operator takes a float that is known only when the program runs.
+        if (numbers_->specialise_floats(event.operands)) {
+            PyErr_Clear();
+            recorder_->clear_failure();
+            result = attempt();
+        }
+    }
+    return numbers_->settled(result);
 }
 
 bool Recording::takes_stand_ins(const Event& event) const {

@@ -24,7 +24,7 @@ std::vector<at::Tensor> tensors_of(PyObject* tuple, StandIn&& stand_in) {
 }
 
 /// The arguments of a plain call as a tuple and a dict.
-std::pair<Ref, Ref> arguments_of(const Event& event) {
+std::pair<Ref, Ref> plain_arguments(const Event& event) {
     if (event.operation != Operation::call) throw Puzzle("a call of the autograd engine");
     PyObject* names = event.keyword_names;
     const auto named =
@@ -62,7 +62,7 @@ BackwardCall Recording::parse_backward(const Event& event) const {
                                   "accumulate_grad", nullptr};
     PyObject *roots = nullptr, *tangents = nullptr, *inputs = nullptr;
     int keeps = 0, creates = 0, may_miss = 0, accumulates = 0;
-    const auto [positional, keywords] = arguments_of(event);
+    const auto [positional, keywords] = plain_arguments(event);
     if (!PyArg_ParseTupleAndKeywords(positional.get(), keywords.get(), "OOpp|Opp",
                                      const_cast<char**>(names), &roots, &tangents, &keeps, &creates,
                                      &inputs, &may_miss, &accumulates)) {

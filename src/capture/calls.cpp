@@ -88,29 +88,46 @@ bool is_hint_of_optimizers(Frame frame) {
 
 }  // namespace
 
+std::vector<PyObject*> arguments_of(const Event& event, bool* named) {
+    if (event.operation == Operation::call) {
+        if (named != nullptr) *named = event.keyword_names != nullptr;
+        return {event.operands.begin() + 1, event.operands.end()};
+    }
+    std::vector<PyObject*> arguments;
+    PyObject* tuple = event.operands[1];
+    PyObject* names = event.operands.size() > 2 ? event.operands[2] : nullptr;
+    for (Py_ssize_t i = 0; tuple != nullptr && PyTuple_Check(tuple) && i < PyTuple_GET_SIZE(tuple);
+         ++i)
+        arguments.push_back(PyTuple_GET_ITEM(tuple, i));
+    if (names == nullptr || !PyDict_Check(names)) return arguments;
+    Py_ssize_t position = 0;
+    PyObject *key = nullptr, *value = nullptr;
+    while (PyDict_Next(names, &position, &key, &value)) arguments.push_back(value);
+    if (named != nullptr) *named = position != 0;
+    return arguments;
+}
+
 Verdict Recording::on_call(Frame frame, const Event& event, PyObject** result) {
     return dispatch_call(frame, event, event.operands[0], nullptr, event.operands.subspan(1),
                          result);
 }
 
-Verdict Recording::on_expanded_call(Frame frame, const Event& event, PyObject** result) {
-    std::vector<PyObject*> arguments;
+void Recording::read_expanded(const Event& event) {
     PyObject* tuple = event.operands[1];
     PyObject* names = event.operands.size() > 2 ? event.operands[2] : nullptr;
     if (tuple != nullptr) {
         if (!PyTuple_Check(tuple)) throw Puzzle("arguments that are no tuple");
         world_->read_whole(tuple);
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
-            arguments.push_back(PyTuple_GET_ITEM(tuple, i));
     }
     if (names != nullptr) {
         if (!PyDict_Check(names)) throw Puzzle("keyword arguments that are no dict");
         world_->read_whole(names);
-        Py_ssize_t position = 0;
-        PyObject *key = nullptr, *value = nullptr;
-        while (PyDict_Next(names, &position, &key, &value)) arguments.push_back(value);
     }
-    return dispatch_call(frame, event, event.operands[0], nullptr, arguments, result);
+}
+
+Verdict Recording::on_expanded_call(Frame frame, const Event& event, PyObject** result) {
+    read_expanded(event);
+    return dispatch_call(frame, event, event.operands[0], nullptr, arguments_of(event), result);
 }
 
 Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* callable,

@@ -13,6 +13,7 @@
 #include "capture/perform.h"
 #include "capture/recording.h"
 #include "capture/transcript.h"
+#include "capture/violations.h"
 
 namespace ingot::capture {
 namespace {
@@ -22,12 +23,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-std::string place_of(Frame frame) {
-    PyCodeObject* code = frame.code();
-    return std::string(PyUnicode_AsUTF8(code->co_filename)) + ":" + std::to_string(frame.line()) +
-           " in " + PyUnicode_AsUTF8(code->co_qualname);
 }
 
 std::string slot_name(PyCodeObject* code, std::size_t i) {
@@ -44,15 +39,11 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     histories_.restore();
     backwards_ = {};
     numbers_.reset();
+    specialised_at_.clear();
     recorder_ = std::make_unique<trace::Recorder>();
-    recorder_->set_number_reader(bindings::read_number);
-    numbers_ = std::make_unique<Numbers>(*recorder_);
+    recorder_->set_number_reader(bindings::read_number, bindings::own_float);
+    numbers_ = std::make_unique<Numbers>(*recorder_, segment_->guards);
     segment_->guards.begin_sizes(recorder_->symbols());
-    // Programs with a backward serve one set of sizes.
-    if (std::ranges::any_of(*list_, [](const auto& s) {
-            return s->program != nullptr && s->program->has_backward();
-        }))
-        history().fix_all();
     std::function<void(PyObject*)> met;
     if (context_.settings.training) {
         recorder_->follow_gradients();
@@ -60,9 +51,13 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     } else {
         recorder_->refuse_gradients();
     }
-    world_ =
-        std::make_unique<World>(segment_->guards, std::move(met),
-                                [this](PyObject* o, std::int32_t node) { met_tensor(o, node); });
+    world_ = std::make_unique<World>(
+        segment_->guards, std::move(met),
+        [this](PyObject* o, std::int32_t node) { met_tensor(o, node); },
+        [this](PyObject* number, const std::string& path,
+               const std::function<std::int32_t()>& add_node) {
+            return met_number(number, path, add_node, false);
+        });
     ++context_.counters.recordings;
     began_ = Clock::now();
 }
@@ -95,11 +90,14 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         world_->add_effects(builder);
         segment_->has_effects = world_->has_writes();
         segment_->recipes = builder.finish();
+        refuse_fixed_marks(*recorder_->symbols(), segment_->guards, specialised_at_);
         for (const at::Tensor& t : live) graph.add_output(t);
         graph.run(context_, transcript, context_.counters);
         segment_->end = end;
+        numbers_->fix_read_floats();
         for (const std::string& symbol : segment_->guards.sizes().specialised())
             history().fix(symbol);
+        for (const std::string& name : segment_->guards.floats.specialised()) history().fix(name);
         if (!numbers_->any()) segment_->guards.drop_sizes();
         list_->push_back(segment_);
         return true;
@@ -110,7 +108,10 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         throw;
     } catch (const NeedsNumbers& e) {
         // This call goes on without a recording; the next one is recorded with numbers.
-        history().fix_all();
+        if (e.sizes_only)
+            history().fix_sizes();
+        else
+            history().fix_all();
         histories_.restore();
         fill_all(transcript, live);
         segment_->reason = e.what();
@@ -146,6 +147,8 @@ void Recording::fill_all(const Transcript& transcript, const std::vector<at::Ten
 
 /// The relations of sizes belong to the guards of a segment that means eager, too.
 void Recording::end_of_sizes() {
+    numbers_->fix_read_floats();
+    for (const std::string& name : segment_->guards.floats.specialised()) history().fix(name);
     if (numbers_->any())
         segment_->guards.sizes().close();
     else

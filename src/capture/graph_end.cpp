@@ -37,6 +37,7 @@ Origin GraphEnd::origin_of(PyObject* o) {
         if (const Known* k = world_.find(o); k != nullptr) return world_.origin_of(o);
         return {Origin::Kind::Number, segment_.guards.sizes().add_computed(trace::unwrap(*number))};
     }
+    if (const auto number = numbers_.find_float(o)) return {Origin::Kind::Float, *number};
     if (!is_tensor(o)) return world_.origin_of(o);
     const at::Tensor& t = THPVariable_Unpack(o);
     if (recorder_.owns(t)) {
@@ -59,8 +60,6 @@ std::int32_t GraphEnd::add_output(const at::Tensor& t) {
 void GraphEnd::run(const RecordingContext& context, const Transcript& transcript,
                    Counters& counters) {
     std::vector<std::string> spent = take_spent();
-    if (numbers_.any() && recorder_.needs_backward(outputs_))
-        throw NeedsNumbers("a program with a backward");
     assign_inputs();
     const std::size_t operators = recorder_.log().size();
     for (const trace::LoggedCall& call : recorder_.log())
@@ -134,16 +133,16 @@ void GraphEnd::compile(const RecordingContext& context, const Transcript& transc
             SegmentProgram::compile(recorder_, examples_, promises_, outputs_, context.settings);
         return;
     } catch (const NotSupported& e) {
-        if (!context.settings.fallback) raise_in_python();
+        if (!context.settings.fallback && !numbers_.any()) raise_in_python();
         reason_ = e.what();
     } catch (const runtime::Interrupted&) {
         raise_in_python();
     } catch (const std::exception& e) {
-        if (!context.settings.fallback) raise_in_python();
+        if (!context.settings.fallback && !numbers_.any()) raise_in_python();
         reason_ = e.what();
         bug_ = true;
     }
-    if (numbers_.any()) throw NeedsNumbers(reason_);
+    if (numbers_.any()) throw NeedsNumbers(reason_, recorder_.symbols()->any());
     const WithoutLock unlocked;
     segment_.program =
         SegmentProgram::of_log(transcript.log, transcript.inputs, promises_, outputs_);
@@ -173,6 +172,13 @@ void GraphEnd::assign_inputs() {
     for (std::size_t i = 0; i < sources.size(); ++i) {
         const at::Tensor real = sources[i].captured;
         if (!real.defined()) continue;
+        if (const auto number = numbers_.float_input(real)) {
+            segment_.inputs.push_back({false, *number, true});
+            recorder_.give(i, false);
+            examples_.push_back(real);
+            promises_.push_back(sources[i].promise);
+            continue;
+        }
         PyObject* object = python_object(real);
         const Known* known = object == nullptr ? nullptr : world_.find(object);
         if (known == nullptr) continue;

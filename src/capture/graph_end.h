@@ -17,8 +17,12 @@
 namespace ingot::capture {
 
 /// What is recorded cannot be compiled for many sizes; for one it may.
+/// (`sizes_only`: floats that change may stay.)
 class NeedsNumbers : public std::runtime_error {
-    using std::runtime_error::runtime_error;
+  public:
+    NeedsNumbers(const std::string& reason, bool only)
+        : std::runtime_error(reason), sizes_only(only) {}
+    bool sizes_only;
 };
 
 class GraphEnd {

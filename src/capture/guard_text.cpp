@@ -103,6 +103,8 @@ std::vector<std::string> GuardSet::sentences() const {
                 return "the members of " + what;
             case Check::Integer:
                 return "type(" + what + ") is int";
+            case Check::Float:
+                return "type(" + what + ") is float";
         }
         return what;
     };
@@ -130,6 +132,7 @@ std::vector<std::string> GuardSet::sentences() const {
     for (const PinnedPointer& p : pointers) out.push_back(demand(path(p.place), p.read.demand));
     if (sizes_ != nullptr)
         for (std::string& text : sizes_->sentences()) out.push_back(std::move(text));
+    for (std::string& text : floats.sentences()) out.push_back(std::move(text));
     return out;
 }
 

@@ -202,6 +202,8 @@ bool Demand::holds(PyObject* value) const {
             return has_members(value, expected.get());
         case Check::Integer:
             return PyLong_CheckExact(value);
+        case Check::Float:
+            return PyFloat_CheckExact(value);
     }
     return false;
 }
@@ -227,6 +229,8 @@ std::string Demand::difference(PyObject* value) const {
             return "had other members";
         case Check::Integer:
             return "was an int, is " + text_of_value(value);
+        case Check::Float:
+            return "was a float, is " + text_of_value(value);
     }
     return {};
 }
@@ -459,7 +463,9 @@ bool GuardSet::check(std::span<PyObject* const> slots, Values& values, std::stri
         }
     }
     return check_pinned(failure) &&
-           (sizes_ == nullptr || sizes_->check(values.all(), values.symbols, failure));
+           (sizes_ == nullptr || sizes_->check(values.all(), values.symbols, failure)) &&
+           (floats.empty() ||
+            floats.check(values.all(), sizes_.get(), values.symbols, values.floats, failure));
 }
 
 }  // namespace ingot::capture

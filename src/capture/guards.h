@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "capture/float_guards.h"
 #include "capture/modes.h"
 #include "capture/ref.h"
 #include "capture/size_guards.h"
@@ -62,6 +63,7 @@ enum class Check : std::uint8_t {
     Keys,      // a dict with the keys of the tuple `expected`, in this order
     Members,   // a set with the members of the tuple `expected`, in this order
     Integer,   // any int; which is said by the sizes' relations
+    Float,     // any float; which is said by the relations of floats
 };
 
 /// What is fixed of a tensor.
@@ -167,9 +169,11 @@ class Values {
         for (PyObject* o : values_) Py_XDECREF(o);
         values_.clear();
         symbols.clear();
+        floats.clear();
     }
     std::span<PyObject* const> all() const { return values_; }
     SymbolValues symbols;  // of the sizes
+    FloatValues floats;    // all of FloatGuards
     void push(PyObject* borrowed) { values_.push_back(Py_XNewRef(borrowed)); }
     PyObject* operator[](std::size_t node) const { return values_[node]; }
 
@@ -191,6 +195,7 @@ class GuardSet {
     std::optional<unsigned long long> registrations;  // if an abstract base class gave an answer
     Ref warning_filters;                              // a tuple, if a warning was given
     Modes modes;
+    FloatGuards floats;  // that change
 
     /// Whether everything holds for these slots; fills `values` with the nodes' objects. On failure
     /// `failure`, if given, gets the sentence that says what was different.

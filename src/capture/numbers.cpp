@@ -57,6 +57,53 @@ Ref Numbers::add_number(const c10::SymInt& value) {
     return made;
 }
 
+Ref Numbers::add_float(FloatGuards::Index index) {
+    Ref made = Ref::steal(PyFloat_FromDouble(guards_.floats.example(index)));
+    if (!made) throw pybind11::error_already_set();
+    floats_.insert_or_assign(made.get(), Float{made, index});
+    return made;
+}
+
+std::optional<FloatGuards::Index> Numbers::find_float(PyObject* object) const {
+    const auto found = floats_.find(object);
+    if (found == floats_.end()) return std::nullopt;
+    return found->second.index;
+}
+
+std::optional<FloatGuards::Index> Numbers::float_of(PyObject* object) {
+    if (object == nullptr) return std::nullopt;
+    if (const auto index = find_float(object)) return index;
+    if (PyFloat_CheckExact(object)) return guards_.floats.constant(PyFloat_AS_DOUBLE(object));
+    const auto number = value_of(object);
+    if (!number) return std::nullopt;
+    constexpr std::int64_t kExact = std::int64_t{1} << 53;  // doubles have all integers up to it
+    const Expr e = trace::unwrap(*number);
+    if (const Range range = e.range(); range.lo < -kExact || range.hi > kExact) return std::nullopt;
+    if (e.is_constant()) return guards_.floats.constant(static_cast<double>(e.constant()));
+    return guards_.floats.integer(guards_.sizes().add_computed(e),
+                                  static_cast<double>(recorder_.symbols()->hint(e)));
+}
+
+const Numbers::FloatInput& Numbers::input_of(FloatGuards::Index index) {
+    const auto found = float_inputs_.find(index);
+    if (found != float_inputs_.end()) return found->second;
+    FloatInput in;
+    in.symbol = recorder_.add_float(guards_.floats.example(index), in.real);
+    in.promise = trace::contents(in.symbol);
+    return float_inputs_.emplace(index, std::move(in)).first->second;
+}
+
+std::optional<FloatGuards::Index> Numbers::float_input(const at::Tensor& real) const {
+    for (const auto& [index, in] : float_inputs_)
+        if (in.real.is_same(real)) return index;
+    return std::nullopt;
+}
+
+void Numbers::fix_read_floats() {
+    for (const auto& [index, in] : float_inputs_)
+        if (recorder_.symbols()->is_fixed(in.promise)) guards_.floats.fix(index);
+}
+
 const c10::SymInt* Numbers::find(PyObject* object) const {
     const auto found = numbers_.find(object);
     return found == numbers_.end() ? nullptr : &found->second.value;
@@ -78,7 +125,7 @@ bool Numbers::has_symbolic_sizes(PyObject* tensor) const {
             THPVariable_Unpack(tensor).unsafeGetTensorImpl()->has_symbolic_sizes_strides());
 }
 
-Ref Numbers::stand_in_tuple(PyObject* tuple) const {
+Ref Numbers::stand_in_tuple(PyObject* tuple) {
     std::vector<Ref> items;
     bool other = false;
     const Py_ssize_t size = Py_SIZE(tuple);
@@ -102,8 +149,14 @@ Ref Numbers::stand_in_tuple(PyObject* tuple) const {
     return made;
 }
 
-Ref Numbers::stand_in(PyObject* o) const {
+Ref Numbers::stand_in(PyObject* o, bool as_tensor) {
     if (o == nullptr) return {};
+    if (const auto number = find_float(o)) {
+        const FloatInput& in = input_of(*number);
+        if (as_tensor) return Ref::steal(THPVariable_Wrap(in.promise));
+        const py::object node = py::cast(in.symbol.toSymNodeImpl());
+        return Ref::steal(torch::get_symfloat_class()(node).release().ptr());
+    }
     if (const c10::SymInt* symbol = find(o)) return Ref::steal(py::cast(*symbol).release().ptr());
     if (const auto found = tensors_.find(o); found != tensors_.end())
         return Ref::steal(THPVariable_Wrap(found->second.promise));
@@ -155,11 +208,36 @@ PyObject* Numbers::settled(PyObject* result) {
     return held.release();
 }
 
+bool Numbers::specialise_floats(std::span<PyObject* const> objects, int depth) {
+    bool any = false;
+    for (PyObject* o : objects) {
+        if (o == nullptr || depth == 0) continue;
+        if (floats_.contains(o)) {
+            specialise_one(o);
+            any = true;
+        } else if (PyTuple_Check(o) || PyList_Check(o)) {
+            const std::span<PyObject* const> items(PySequence_Fast_ITEMS(o),
+                                                   static_cast<std::size_t>(Py_SIZE(o)));
+            any = specialise_floats(items, depth - 1) || any;
+        } else if (PyDict_Check(o)) {
+            Py_ssize_t position = 0;
+            PyObject *key = nullptr, *value = nullptr;
+            while (PyDict_Next(o, &position, &key, &value))
+                any = specialise_floats({&value, 1}, depth - 1) || any;
+        }
+    }
+    return any;
+}
+
 void Numbers::specialise_one(PyObject* o) {
     if (const auto n = numbers_.find(o); n != numbers_.end()) {
         (void)n->second.value.guard_int(__FILE__, __LINE__);
         specialised_.push_back(std::move(n->second.object));
         numbers_.erase(n);
+    } else if (const auto f = floats_.find(o); f != floats_.end()) {
+        guards_.floats.fix(f->second.index);
+        specialised_.push_back(std::move(f->second.object));
+        floats_.erase(f);
     } else if (const auto t = tensors_.find(o); t != tensors_.end()) {
         (void)trace::concrete(t->second.promise.sym_sizes());
     }
@@ -171,6 +249,11 @@ void Numbers::specialise_all() {
         specialised_.push_back(number.object);
     }
     numbers_.clear();
+    for (auto& [object, number] : floats_) {
+        guards_.floats.fix(number.index);
+        specialised_.push_back(number.object);
+    }
+    floats_.clear();
     for (auto& [object, tensor] : tensors_) (void)trace::concrete(tensor.promise.sym_sizes());
 }
 

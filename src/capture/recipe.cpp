@@ -75,6 +75,9 @@ std::int32_t RecipeBuilder::add(PyObject* object) {
         case Origin::Kind::Number:
             at = emit({Make::Number, origin.index});
             break;
+        case Origin::Kind::Float:
+            at = emit({Make::Float, origin.index});
+            break;
         case Origin::Kind::Unknown:
             throw NoRecipe(origin.reason);
         case Origin::Kind::Fresh:
@@ -346,6 +349,8 @@ struct Worker {
                 return Py_NewRef(outputs[static_cast<std::size_t>(i.index)]);
             case Make::Number:
                 return PyLong_FromLongLong(guards.find_sizes()->computed(i.index, values.symbols));
+            case Make::Float:
+                return PyFloat_FromDouble(values.floats[static_cast<std::size_t>(i.index)]);
             case Make::Tuple:
                 return make_tuple(i);
             case Make::List:

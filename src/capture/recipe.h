@@ -34,6 +34,7 @@ enum class Make : std::uint8_t {
     Tensor,     // pinned tensor `index`, as it is now
     Output,     // output `index` of the graph
     Number,     // integer `index` of those that the sizes' guards compute
+    Float,      // float `index` of those that the guards of floats compute
     Nothing,    // no object (an unbound local)
     Tuple,      // of `parts`; `object`: the type
     List,       // empty, of type `object`; filled later
@@ -79,7 +80,16 @@ struct Recipes {
 
 /// What the builder asks about an object.
 struct Origin {
-    enum class Kind : std::uint8_t { Fresh, Constant, Node, Tensor, Output, Number, Unknown } kind;
+    enum class Kind : std::uint8_t {
+        Fresh,
+        Constant,
+        Node,
+        Tensor,
+        Output,
+        Number,
+        Float,
+        Unknown
+    } kind;
     std::int32_t index = -1;
     std::string reason;  // of Unknown
 };

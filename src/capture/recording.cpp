@@ -24,6 +24,12 @@ bool is_in_place(int detail) { return detail >= NB_INPLACE_ADD && detail <= NB_I
 
 }  // namespace
 
+std::string place_of(Frame frame) {
+    PyCodeObject* code = frame.code();
+    return std::string(PyUnicode_AsUTF8(code->co_filename)) + ":" + std::to_string(frame.line()) +
+           " in " + PyUnicode_AsUTF8(code->co_qualname);
+}
+
 Recording* Recording::current() { return current_recording; }
 
 Recording::Recording(RecordingContext context, std::shared_ptr<SegmentList> list)
@@ -40,28 +46,53 @@ Recording::~Recording() {
 PyObject* Recording::add_slot(Py_ssize_t index, PyObject* value, const std::string& name,
                               bool replaceable) {
     try {
-        if (replaceable && context_.backend == nullptr && value != nullptr &&
-            PyLong_CheckExact(value))
-            if (const auto number = numbers_->value_of(value)) {
-                const std::int64_t n = number->as_int_unchecked();
-                const trace::SymbolicSize size =
-                    history().number_of("slot " + std::to_string(index), n, context_.dynamic);
-                if (!size.name.empty()) {
-                    const c10::SymInt symbol = recorder_->add_number(n, size);
-                    const Ref object = numbers_->add_number(symbol);  // held there
-                    const std::int32_t node = world_->add_slot(index, object.get(), name);
-                    GuardSet& guards = segment_->guards;
-                    guards.nodes[static_cast<std::size_t>(node)].demand.check = Check::Integer;
-                    guards.sizes().add_number(node, trace::unwrap(symbol));
-                    return object.get();
-                }
-            }
+        if (replaceable)
+            if (PyObject* own = met_number(
+                    value, "slot " + std::to_string(index),
+                    [&] { return world_->add_slot(index, value, name); }, true))
+                return own;
         world_->add_slot(index, value, name);
     } catch (const Puzzle& e) {
         if (refusal_.empty()) refusal_ = e.what();
     }
     return value;
 }
+
+PyObject* Recording::met_number(PyObject* value, const std::string& path,
+                                const std::function<std::int32_t()>& add_node, bool argument) {
+    if (context_.backend != nullptr || value == nullptr) return nullptr;
+    GuardSet& guards = segment_->guards;
+    const auto node_for = [&](Check check) {
+        const std::int32_t node = add_node();
+        guards.nodes[static_cast<std::size_t>(node)].demand.check = check;
+        return node;
+    };
+    if (PyFloat_CheckExact(value)) {
+        if (at::globalContext().hasCUDA()) return nullptr;  // numbers lie on the processor
+        const double example = PyFloat_AS_DOUBLE(value);
+        std::string name = history().float_of(path, example, context_.dynamic);
+        if (name.empty()) return nullptr;
+        const std::int32_t node = node_for(Check::Float);
+        std::string text = guards.path(guards.nodes[static_cast<std::size_t>(node)].place);
+        return numbers_
+            ->add_float(guards.floats.given(node, example, std::move(name), std::move(text)))
+            .get();
+    }
+    const auto number = numbers_->value_of(value);
+    if (!number || number->is_heap_allocated()) return nullptr;
+    const std::int64_t n = number->as_int_unchecked();
+    // Most numbers within containers never change: they are not taken for sizes at once.
+    const Dynamic dynamic =
+        !argument && context_.dynamic == Dynamic::Always ? Dynamic::WhenChanged : context_.dynamic;
+    const trace::SymbolicSize size = history().number_of(path, n, dynamic);
+    if (size.name.empty()) return nullptr;
+    const c10::SymInt symbol = recorder_->add_number(n, size);
+    PyObject* own = numbers_->add_number(symbol).get();  // held there
+    guards.sizes().add_number(node_for(Check::Integer), trace::unwrap(symbol));
+    if (scope_) scope_->take_composites_apart();
+    return own;
+}
+
 void Recording::met_tensor(PyObject* tensor, std::int32_t node) {
     const at::Tensor& t = THPVariable_Unpack(tensor);
     GuardSet& guards = segment_->guards;
@@ -210,12 +241,17 @@ Verdict Recording::before(Frame frame, const Event& event, PyObject** result) {
     }
     try {
         try {
-            if (numbers_->any() && follow_numbers(event, result))
-                return *result != nullptr ? Verdict::handled : Verdict::raise;
-            return guarded(frame, event, result);
+            if (!numbers_->any()) return guarded(frame, event, result);
+            const bool followed = follow_numbers(event, result);
+            const Verdict verdict = !followed            ? guarded(frame, event, result)
+                                    : *result != nullptr ? Verdict::handled
+                                                         : Verdict::raise;
+            note_specialised(frame);
+            return verdict;
         } catch (const Handover& e) {
             return leave_at(frame, event, e.what());
         } catch (const Puzzle& e) {
+            note_specialised(frame);
             return break_at(frame, event, e.what(), result);
         } catch (const Error& e) {
             return break_at(frame, event, std::string("internal: ") + e.what(), result);
@@ -225,6 +261,12 @@ Verdict Recording::before(Frame frame, const Event& event, PyObject** result) {
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, e.what());
         return Verdict::raise;
     }
+}
+
+void Recording::note_specialised(Frame frame) {
+    if (over_) return;
+    const std::size_t count = recorder_->symbols()->specialised().size();
+    if (specialised_at_.size() < count) specialised_at_.resize(count, place_of(frame));
 }
 
 Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
@@ -500,14 +542,7 @@ Verdict Recording::on_operator(Frame frame, const Event& event, PyObject** resul
 Verdict Recording::carried(Frame frame, const Event& event, PyObject** result) {
     recorder_->clear_failure();
     if (takes_stand_ins(event)) {
-        std::vector<Ref> held;
-        std::vector<PyObject*> operands;
-        const Event other = with_stand_ins(event, held, operands);
-        {
-            Observed observed;
-            *result = perform(other);
-        }
-        *result = numbers_->settled(*result);
+        *result = perform_on_stand_ins(event);
     } else {
         Observed observed;
         *result = perform(event);

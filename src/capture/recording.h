@@ -42,6 +42,12 @@ struct RecordingContext {
     std::string name;
 };
 
+/// The line that the frame is at: "file:line in function".
+std::string place_of(Frame frame);
+/// The arguments of a call, those in an expanded tuple and dict one by one; reads nothing of them.
+/// `named`: whether some are given by name.
+std::vector<PyObject*> arguments_of(const Event& event, bool* named = nullptr);
+
 class Recording final : public Observer {
   public:
     /// `list`: where the first segment goes.
@@ -77,6 +83,8 @@ class Recording final : public Observer {
     Verdict enter(Frame frame, Entry entry);
     Verdict guarded(Frame frame, const Event& event, PyObject** result);
     Verdict on_call(Frame frame, const Event& event, PyObject** result);
+    /// What an expanded call's arguments are taken from.
+    void read_expanded(const Event& event);
     Verdict on_expanded_call(Frame frame, const Event& event, PyObject** result);
     Verdict dispatch_call(Frame frame, const Event& event, PyObject* callable, PyObject* self,
                           std::span<PyObject* const> arguments, PyObject** result);
@@ -102,6 +110,9 @@ class Recording final : public Observer {
     // Symbolic numbers (arithmetic.cpp). True: the result is there.
     bool follow_numbers(const Event& event, PyObject** result);
     bool follow_binary(const Event& event, PyObject** result);
+    bool follow_float_binary(const Event& event, PyObject** result);
+    bool follow_function_of_float(const std::string& name, std::span<PyObject* const> arguments,
+                                  PyObject** result);
     bool follow_comparison(const Event& event, PyObject** result);
     bool follow_truth(const Event& event, PyObject** result, bool negated);
     bool follow_extreme(std::span<PyObject* const> arguments, bool most, PyObject** result);
@@ -109,8 +120,15 @@ class Recording final : public Observer {
     bool follow_call(const Event& event, PyObject** result);
     /// The event with promises and symbols in place of tensors and numbers.
     Event with_stand_ins(const Event& event, std::vector<Ref>& held,
-                         std::vector<PyObject*>& operands) const;
+                         std::vector<PyObject*>& operands);
+    /// Carries the event out on promises and symbols.
+    PyObject* perform_on_stand_ins(const Event& event);
     bool takes_stand_ins(const Event& event) const;
+    /// A number came from outside, by the way `path` names: the object that takes its place if it
+    /// may be another at the next call (held by the recording), else nullptr. `add_node`: makes the
+    /// node that reaches it. `argument`: it came with the call itself.
+    PyObject* met_number(PyObject* value, const std::string& path,
+                         const std::function<std::int32_t()>& add_node, bool argument);
     /// A tensor came with the call: some of its sizes may be symbolic.
     void met_tensor(PyObject* tensor, std::int32_t node);
     SizeHistory& history() { return context_.tree->histories[list_.get()]; }
@@ -127,6 +145,8 @@ class Recording final : public Observer {
     /// Ends the recording: everything is made real, CPython does the rest.
     void give_up(const std::string& reason);
 
+    /// The line of what has been specialised since the last operation.
+    void note_specialised(Frame frame);
     void open_scope();
     void begin_segment(std::shared_ptr<SegmentList> list);
     /// Compiles and runs what is recorded; fills the promises. `roots`: objects that live on. False
@@ -152,8 +172,9 @@ class Recording final : public Observer {
     std::unique_ptr<trace::Recorder::Scope> scope_;
     std::chrono::steady_clock::time_point began_;  // the segment
     Recording* outer_ = nullptr;
-    std::string refusal_;             // why what came with the call cannot be recorded
-    std::optional<Operation> first_;  // to be answered with first_result_
+    std::vector<std::string> specialised_at_;  // the user's lines
+    std::string refusal_;                      // why what came with the call cannot be recorded
+    std::optional<Operation> first_;           // to be answered with first_result_
     Ref first_result_;
     bool over_ = false;
     std::int64_t depth_ = 0;  // of the stack of dispatch modes while operators are recorded

@@ -15,9 +15,17 @@ namespace {
 using bindings::WithoutLock;
 using Inputs = c10::SmallVector<c10::TensorImpl*, 32>;
 
-void gather(const Segment& segment, const Values& values, Inputs& inputs) {
+/// `numbers` holds the tensors that are made for floats.
+void gather(const Segment& segment, const Values& values, Inputs& inputs,
+            c10::SmallVector<at::Tensor, 4>& numbers) {
     inputs.reserve(segment.inputs.size());
     for (const Segment::Input& in : segment.inputs) {
+        if (in.number) {
+            numbers.push_back(
+                trace::number_tensor(values.floats[static_cast<std::size_t>(in.index)]));
+            inputs.push_back(numbers.back().unsafeGetTensorImpl());
+            continue;
+        }
         PyObject* o = in.pinned
                           ? segment.guards.tensors[static_cast<std::size_t>(in.index)].tensor.get()
                           : values[static_cast<std::size_t>(in.index)];
@@ -29,7 +37,8 @@ void gather(const Segment& segment, const Values& values, Inputs& inputs) {
 ReplayStatus compute(const Segment& segment, const Values& values,
                      std::vector<at::Tensor>& outputs) {
     Inputs inputs;
-    gather(segment, values, inputs);
+    c10::SmallVector<at::Tensor, 4> made;
+    gather(segment, values, inputs, made);
     SymbolValues numbers;
     if (const SizeGuards* sizes = segment.guards.find_sizes())
         sizes->numbers(values.symbols, numbers);

@@ -50,7 +50,8 @@ struct Segment {
     };
     struct Input {
         bool pinned = false;
-        std::int32_t index = -1;  // of the pinned tensor or the node
+        std::int32_t index = -1;  // of the pinned tensor, the node or the float
+        bool number = false;      // a float
     };
 
     GuardSet guards;

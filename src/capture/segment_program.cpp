@@ -195,7 +195,7 @@ trace::CallStatus SegmentProgram::call(std::span<c10::TensorImpl* const> inputs,
     if (!gradients_ && plain_ && spent_.empty()) return plain_->call(inputs, outputs, numbers);
     at::AutoGradMode grad(true);
     const trace::CallStatus status =
-        joint_ ? joint_->call(inputs, outputs) : plain_->call(inputs, outputs, numbers);
+        joint_ ? joint_->call(inputs, outputs, numbers) : plain_->call(inputs, outputs, numbers);
     if (status == trace::CallStatus::Done) settle(outputs);
     return status;
 }
@@ -204,7 +204,7 @@ std::vector<at::Tensor> SegmentProgram::replay(std::span<c10::TensorImpl* const>
                                                std::span<const std::int64_t> numbers) const {
     at::AutoGradMode grad(true);  // each recorded call knows whether it was on
     std::vector<at::Tensor> outputs =
-        joint_ ? joint_->forward().replay(inputs) : plain_->replay(inputs, numbers);
+        joint_ ? joint_->forward().replay(inputs, numbers) : plain_->replay(inputs, numbers);
     settle(outputs);
     return outputs;
 }

@@ -37,12 +37,18 @@ void SizeGuards::add_number(std::int32_t node, Expr symbol) {
     last_.clear();
 }
 
+std::optional<std::pair<std::int32_t, std::int32_t>> SizeGuards::source_of(Expr symbol) const {
+    for (const Symbol& s : sources_)
+        if (s.symbol == symbol) return std::pair(s.node, s.dim);
+    return std::nullopt;
+}
+
 std::int32_t SizeGuards::add_computed(Expr value) {
     computed_.push_back(value);
     return static_cast<std::int32_t>(computed_.size()) - 1;
 }
 
-std::int64_t SizeGuards::evaluate(Expr e, const SymbolValues& values) const {
+std::int64_t SizeGuards::evaluate(Expr e, std::span<const std::int64_t> values) const {
     if (e.is_constant()) return e.constant();
     return ingot::evaluate(e, [&](Expr symbol) {
         for (std::size_t i = 0; i < sources_.size(); ++i)
@@ -103,7 +109,7 @@ bool SizeGuards::check(std::span<PyObject* const> nodes, SymbolValues& values,
     return true;
 }
 
-std::int64_t SizeGuards::computed(std::int32_t index, const SymbolValues& values) const {
+std::int64_t SizeGuards::computed(std::int32_t index, std::span<const std::int64_t> values) const {
     return evaluate(computed_[static_cast<std::size_t>(index)], values);
 }
 
@@ -127,11 +133,8 @@ std::vector<std::string> SizeGuards::sentences() const {
 
 std::vector<std::string> SizeGuards::specialised() const {
     std::vector<std::string> names;
-    for (const SizeGuard& g : relations_)
-        if (g.relation == SizeGuard::Relation::Eq &&
-            (g.left.is_constant() || g.right.is_constant()))
-            for (const Expr e : {g.left, g.right})
-                for (const Expr s : ingot::symbols(e)) names.push_back(to_string(s));
+    for (const Expr e : symbols_->specialised())
+        for (const Expr s : ingot::symbols(e)) names.push_back(to_string(s));
     return names;
 }
 

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,10 +36,12 @@ class SizeGuards {
 
     /// Whether the segment is valid for the nodes' objects; fills the symbols' numbers.
     bool check(std::span<PyObject* const> nodes, SymbolValues& values, std::string* failure);
-    std::int64_t computed(std::int32_t index, const SymbolValues& values) const;
+    std::int64_t computed(std::int32_t index, std::span<const std::int64_t> values) const;
     /// The integers among the nodes, in order.
     void numbers(const SymbolValues& values, SymbolValues& into) const;
     SymbolValues example_numbers() const;
+    /// The node and the dim where the number of a symbol comes from (dim -1: the integer itself).
+    std::optional<std::pair<std::int32_t, std::int32_t>> source_of(Expr symbol) const;
     /// The relations as text.
     std::vector<std::string> sentences() const;
     /// Symbols of which the recording has needed the number.
@@ -54,7 +57,7 @@ class SizeGuards {
         Expr symbol;
         std::int32_t node, dim;  // dim -1: the integer itself
     };
-    std::int64_t evaluate(Expr e, const SymbolValues& values) const;
+    std::int64_t evaluate(Expr e, std::span<const std::int64_t> values) const;
     void add_symbol(Expr e, std::int32_t node, std::int32_t dim);
 
     std::shared_ptr<trace::SymbolicSizes> symbols_;

@@ -18,6 +18,7 @@ class Marks {
     bool is_dynamic(std::int64_t dim) const {
         return has("_dynamo_dynamic_indices", dim) || has("_dynamo_weak_dynamic_indices", dim);
     }
+    bool must_be_dynamic(std::int64_t dim) const { return has("_dynamo_dynamic_indices", dim); }
     bool is_static(std::int64_t dim) const { return has("_dynamo_static_indices", dim); }
     /// The range given with the mark.
     trace::SymbolicSize range(std::int64_t dim, trace::SymbolicSize size) const {
@@ -86,7 +87,8 @@ std::vector<trace::SymbolicSize> SizeHistory::sizes_of(const std::string& path, 
         if (marked) {
             sizes[d] = marks.range(dim, sizes[d]);
             if (value < sizes[d].range.lo || value > sizes[d].range.hi) continue;
-            sizes[d].name = "m" + std::to_string(users_.size());
+            sizes[d].name =
+                (marks.must_be_dynamic(dim) ? "m" : "w") + std::to_string(users_.size());
         } else {
             sizes[d].name = "s" + std::to_string(value);
         }
@@ -110,7 +112,22 @@ trace::SymbolicSize SizeHistory::number_of(const std::string& path, std::int64_t
     return number;
 }
 
+std::string SizeHistory::float_of(const std::string& path, double value, Dynamic dynamic) {
+    const auto [it, first] = floats_.try_emplace(path, Float{value});
+    Float& known = it->second;
+    // Not equal to itself: not a number, which few programs treat as one more float.
+    if (!first && known.seen != value) known.changes = true;
+    if (floats_fixed_ || dynamic == Dynamic::Never || known.fixed || !known.changes) return {};
+    std::string name = "f" + std::to_string(float_paths_.size());
+    float_paths_[name] = path;
+    return name;
+}
+
 void SizeHistory::fix(const std::string& symbol) {
+    if (const auto f = float_paths_.find(symbol); f != float_paths_.end()) {
+        floats_[f->second].fixed = true;
+        return;
+    }
     const auto found = users_.find(symbol);
     if (found == users_.end()) return;
     for (const auto& [key, dim] : found->second) seen_[key][dim] = kFixed;

@@ -27,17 +27,30 @@ class SizeHistory {
                                               Dynamic dynamic);
     /// The same for an integer; an empty name: fixed.
     trace::SymbolicSize number_of(const std::string& path, std::int64_t value, Dynamic dynamic);
+    /// The same for a float: a name if it is an input of the program now.
+    std::string float_of(const std::string& path, double value, Dynamic dynamic);
+    /// Whether a symbol is of `mark_dynamic`, which the program must not fix.
+    static bool is_marked(const std::string& symbol) { return symbol.starts_with('m'); }
     /// A recording has needed the number of this symbol: from now on it is fixed.
     void fix(const std::string& symbol);
     /// Nothing of this list becomes symbolic any more.
-    void fix_all() { fixed_ = true; }
+    void fix_all() { fixed_ = floats_fixed_ = true; }
+    /// Sizes and integers no more, floats still.
+    void fix_sizes() { fixed_ = true; }
 
   private:
     /// Size by dim as seen first, or one of these.
     static constexpr std::int64_t kChanges = -1, kFixed = -2;
     bool changes(std::int64_t& seen, std::int64_t value, Dynamic dynamic) const;
 
-    bool fixed_ = false;
+    struct Float {
+        double seen = 0;
+        bool changes = false, fixed = false;
+    };
+
+    bool fixed_ = false, floats_fixed_ = false;
+    std::map<std::string, Float> floats_;             // by path
+    std::map<std::string, std::string> float_paths_;  // by name
     std::map<std::string, std::vector<std::int64_t>> seen_;
     std::map<std::string, std::vector<std::pair<std::string, std::size_t>>> users_;  // by symbol
 };

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "capture/dict_version.h"
+#include "capture/guard_text.h"
 #include "capture/objects.h"
 #include "trace/recorder.h"
 
@@ -105,6 +106,48 @@ std::int32_t World::add_slot(Py_ssize_t index, PyObject* value, const std::strin
     return add_node(Known{}, Reach::Slot, index, key.get(), value);
 }
 
+std::int32_t World::node_of_pinned(PyObject* container, const Known& known) {
+    if (const auto found = pinned_nodes_.find(container); found != pinned_nodes_.end())
+        return found->second;
+    Node node;
+    if (const auto owner = owners_.find(container); owner != owners_.end()) {
+        // Its owner may get another one, into which nothing would be written.
+        PyObject* object = owner->second.get();
+        const Known* k = find(object);
+        node.parent = node_of_pinned(object, k != nullptr ? *k : known);
+        node.reach = Reach::InstanceDict;
+        node.place = known.place;
+        node.demand.expected = Ref::borrow(container);
+    } else {
+        node.reach = Reach::Constant;
+        node.key = container;
+        node.place = add_place({known.place, Reach::Itself, 0, Ref::borrow(container)});
+        node.demand = PyList_CheckExact(container) ? demand_for(container, true) : Demand{};
+        if (node.demand.check == Check::Identity) node.demand.expected = Ref::borrow(container);
+    }
+    guards_.nodes.push_back(std::move(node));
+    const auto number = static_cast<std::int32_t>(guards_.nodes.size()) - 1;
+    pinned_nodes_[container] = number;
+    return number;
+}
+
+PyObject* World::number_in(PyObject* container, const Known& known, Reach reach, Py_ssize_t index,
+                           PyObject* key, PyObject* value) {
+    if (!counted_ || value == nullptr || !(PyLong_CheckExact(value) || PyFloat_CheckExact(value)))
+        return nullptr;
+    // A pinned container is the same at each recording.
+    std::string path = known.dynamic()
+                           ? guards_.key(known.place)
+                           : "at " + std::to_string(reinterpret_cast<std::uintptr_t>(container));
+    path += "/" + std::to_string(static_cast<int>(reach)) + ":" + std::to_string(index);
+    if (key != nullptr) path += ":" + text_of_value(key);
+    return counted_(value, path, [&] {
+        Known parent = known;
+        if (!known.dynamic()) parent.node = node_of_pinned(container, known);
+        return add_node(parent, reach, index, key, value);
+    });
+}
+
 Origin World::origin_of(PyObject* object) const {
     if (is_plain_constant(object)) return {Origin::Kind::Constant};
     if (const Known* k = find(object)) {
@@ -178,6 +221,11 @@ void World::read_dict(PyObject* dict, PyObject* key) {
         PyErr_Clear();
         throw Puzzle("a key that cannot be looked up");
     }
+    if (PyDict_CheckExact(dict))
+        if (PyObject* own = number_in(dict, known, Reach::DictItem, 0, key, value)) {
+            if (PyDict_SetItem(dict, key, own) != 0) throw Puzzle("an item that cannot be set");
+            return;
+        }
     if (known.dynamic()) {
         add_node(known, Reach::DictItem, 0, key, value);
         return;
@@ -287,6 +335,10 @@ void World::read_cell(PyObject* cell) {
         !reads_.insert({cell, nullptr}).second)
         return;
     const Known known = *found;
+    if (PyObject* own = number_in(cell, known, Reach::Contents, 0, nullptr, PyCell_GET(cell))) {
+        PyCell_Set(cell, own);
+        return;
+    }
     if (known.dynamic()) {
         add_node(known, Reach::Contents, 0, nullptr, PyCell_GET(cell));
         return;
@@ -315,6 +367,13 @@ void World::read_member(PyObject* owner, PyObject* descriptor, PyObject* name) {
         throw Puzzle("a C member of " + describe(owner));
     }
     auto** location = reinterpret_cast<PyObject**>(reinterpret_cast<char*>(owner) + member->offset);
+    if (member->flags == 0)
+        if (PyObject* own =
+                number_in(owner, known, Reach::Member, member->offset, name, *location)) {
+            const Ref old = Ref::steal(*location);
+            *location = Py_NewRef(own);
+            return;
+        }
     if (known.dynamic()) {
         add_node(known, Reach::Member, member->offset, name, *location);
         return;

@@ -44,9 +44,17 @@ class World {
   public:
     /// `met` is told of each tensor that becomes known.
     /// `sized` of each that comes with the call, with its node.
+    /// `counted` is asked of each int and float that is read from a container, by the way to it
+    /// and with what makes a node for it: it gives the object (borrowed) that is to take its place
+    /// there, equal but of its own, if the number may be another at the next call; else nullptr.
+    using Counted = std::function<PyObject*(PyObject*, const std::string&,
+                                            const std::function<std::int32_t()>&)>;
     explicit World(GuardSet& guards, std::function<void(PyObject*)> met = {},
-                   std::function<void(PyObject*, std::int32_t)> sized = {})
-        : guards_(guards), met_(std::move(met)), sized_(std::move(sized)) {}
+                   std::function<void(PyObject*, std::int32_t)> sized = {}, Counted counted = {})
+        : guards_(guards),
+          met_(std::move(met)),
+          sized_(std::move(sized)),
+          counted_(std::move(counted)) {}
     World(const World&) = delete;
     World& operator=(const World&) = delete;
 
@@ -126,6 +134,11 @@ class World {
     std::int32_t add_place(Place place);
     std::int32_t add_node(const Known& parent, Reach reach, Py_ssize_t index, PyObject* key,
                           PyObject* value);
+    /// The object of its own for a number that changes, which the caller puts into the container.
+    PyObject* number_in(PyObject* container, const Known& known, Reach reach, Py_ssize_t index,
+                        PyObject* key, PyObject* value);
+    /// A node for a pinned container, so that what is in it can be one.
+    std::int32_t node_of_pinned(PyObject* container, const Known& known);
     void meet(PyObject* value, std::int32_t place, std::int32_t node, std::int32_t tensor);
     /// What a pinned bound method holds as long as it lives: its object and its function.
     void meet_held(PyObject* method, std::int32_t place);
@@ -144,6 +157,8 @@ class World {
     GuardSet& guards_;
     std::function<void(PyObject*)> met_;
     std::function<void(PyObject*, std::int32_t)> sized_;
+    Counted counted_;
+    std::unordered_map<PyObject*, std::int32_t> pinned_nodes_;
     std::unordered_map<PyObject*, Known> known_;
     std::vector<Ref> held_;
     std::unordered_set<Pair, PairHash> reads_;  // container, key: already guarded

@@ -54,7 +54,14 @@ void World::read_whole_sequence(PyObject* o, int depth) {
             if (!tuple && !PyList_CheckExact(o)) {
                 throw Puzzle("a list of the class " + std::string(Py_TYPE(o)->tp_name));
             }
-            for (Py_ssize_t i = 0; i < size; ++i) add_node(known, Reach::Item, i, nullptr, item(i));
+            for (Py_ssize_t i = 0; i < size; ++i) {
+                PyObject* own =
+                    tuple ? nullptr : number_in(o, known, Reach::Item, i, nullptr, item(i));
+                if (own == nullptr)
+                    add_node(known, Reach::Item, i, nullptr, item(i));
+                else if (PyList_SetItem(o, i, Py_NewRef(own)) != 0)
+                    throw Puzzle("an item that cannot be set");
+            }
         } else if (tuple) {
             for (Py_ssize_t i = 0; i < size; ++i) {
                 const std::int32_t place = add_place({known.place, Reach::Item, i, {}});
@@ -67,6 +74,17 @@ void World::read_whole_sequence(PyObject* o, int depth) {
             l.list = Ref::borrow(o);
             l.place = known.place;
             for (Py_ssize_t i = 0; i < size; ++i) {
+                if (PyObject* own = PyList_CheckExact(o)
+                                        ? number_in(o, known, Reach::Item, i, nullptr, item(i))
+                                        : nullptr) {
+                    if (PyList_SetItem(o, i, Py_NewRef(own)) != 0)
+                        throw Puzzle("an item that cannot be set");
+                    PinnedRead read;
+                    read.demand.check = PyFloat_CheckExact(own) ? Check::Float : Check::Integer;
+                    l.items.push_back(Ref::borrow(own));
+                    l.reads.push_back(std::move(read));
+                    continue;
+                }
                 const std::int32_t place = add_place({known.place, Reach::Item, i, {}});
                 l.items.push_back(Ref::borrow(item(i)));
                 l.reads.push_back(pinned_read(nullptr, item(i), place));

@@ -289,6 +289,7 @@ class Partitioner {
 
     void emit_backward(Partition& out) const {
         Emission e{out.backward, std::vector<ValueId>(g_.values().size(), kNone)};
+        for (const SizeGuard& guard : g_.guards()) e.graph.add_guard(guard);
         e.graph.round_intermediates = g_.round_intermediates;
         std::size_t next = 0;
         for (ValueId v = 0; v < saved_.size(); ++v) {

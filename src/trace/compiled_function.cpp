@@ -36,6 +36,17 @@ c10::DispatchKeySet meaning_keys(const c10::TensorImpl& t) {
     return t.key_set() - kIgnored;
 }
 
+/// Whether arguments of the call are symbolic.
+bool has_symbols(const ExternCallee& callee) {
+    const auto symbolic = [](const c10::IValue& v) {
+        return v.isSymInt() || (v.isScalar() && v.toScalar().isSymbolic());
+    };
+    return std::ranges::any_of(callee.arguments, [&](const c10::IValue& v) {
+        if (symbolic(v)) return true;
+        return v.isList() && std::ranges::any_of(v.toListRef(), symbolic);
+    });
+}
+
 }  // namespace
 
 /// Frees what a caller gave away, and makes results, while the program runs.
@@ -80,6 +91,7 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
       numbers_(std::move(recording.numbers)),
       computed_(std::move(recording.computed)),
       device_(recording.device),
+      all_matter_(std::ranges::any_of(recording.externs, has_symbols)),
       compiler_(std::move(compiler)),
       options_(std::move(options)),
       externs_(std::make_unique<TorchExterns>(std::move(recording.externs), device_)) {
@@ -97,6 +109,7 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
     last_states_.resize(input_promises_.size());
     changes_.resize(input_promises_.size());
     auto variant = compile(graph_, interrupted);
+    find_what_matters(*variant->program);
     if (variant->fixed) {
         const runtime::Instance& instance = *variant->fixed->instance;
         std::int64_t touched = 0;
@@ -184,6 +197,31 @@ void CompiledFunction::find_symbols() {
     }
 }
 
+void CompiledFunction::find_what_matters(const runtime::Program& program) {
+    std::vector<Expr> found(program.symbols().begin(), program.symbols().end());
+    const auto look = [&](const Sizes& sizes) {
+        for (Expr e : sizes) collect_symbols(e, found);
+    };
+    for (const Slot& s : slots_) {
+        look(s.sizes);
+        look(s.strides);
+    }
+    for (const OutputRecipe& r : recipes_) {
+        look(r.sizes);
+        look(r.strides);
+        collect_symbols(r.offset, found);
+    }
+    for (Expr symbol : symbols_)
+        matters_.push_back(all_matter_ || std::ranges::find(found, symbol) != found.end());
+    all_matter_ = std::ranges::find(matters_, false) == matters_.end();
+}
+
+bool CompiledFunction::serves(const Sized& sized, std::span<const std::int64_t> values) const {
+    for (std::size_t s = 0; s < values.size(); ++s)
+        if (matters_[s] && sized.values[s] != values[s]) return false;
+    return true;
+}
+
 bool CompiledFunction::read_values(std::span<c10::TensorImpl* const> inputs,
                                    std::span<const std::int64_t> numbers,
                                    std::span<std::int64_t> values) const {
@@ -247,7 +285,9 @@ std::shared_ptr<const CompiledFunction::Sized> CompiledFunction::find_sized(
     std::lock_guard lock(variant.mutex);
     auto& recent = variant.recent;
     for (auto it = recent.begin(); it != recent.end(); ++it)
-        if (std::ranges::equal((*it)->values, values)) {
+        if (serves(**it, values)) {
+            // What else there is, guards alone may depend on.
+            if (!std::ranges::equal((*it)->values, values) && !guards_hold(values)) return nullptr;
             std::rotate(recent.begin(), it, it + 1);
             return recent.front();
         }
@@ -321,7 +361,17 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
     std::shared_ptr<const Sized> sized =
         variant->fixed ? variant->fixed : find_sized(*variant, inputs, numbers);
     if (!sized || !accepts(*sized, inputs)) return CallStatus::OtherInputs;
-    if (computed != nullptr) *computed = sized->computed;
+    if (computed != nullptr) {
+        *computed = sized->computed;
+        if (!all_matter_) {
+            Numbers values(symbols_.size());
+            read_values(inputs, numbers, values);
+            for (std::size_t i = 0; i < computed_.size(); ++i)
+                (*computed)[i] = evaluate(computed_[i], [&](Expr symbol) {
+                    return values[std::ranges::find(symbols_, symbol) - symbols_.begin()];
+                });
+        }
+    }
     use.served = graphs_.wanted && use.allowed && call_graph(inputs, variant, sized, outputs);
     if (use.served) return CallStatus::Done;
     const runtime::Instance& instance = *sized->instance;
@@ -358,18 +408,21 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
 }
 
 CallStatus CompiledFunction::call_with(std::vector<at::Tensor>& inputs,
-                                       std::vector<at::Tensor>& outputs, bool graph) {
+                                       std::vector<at::Tensor>& outputs,
+                                       std::span<const std::int64_t> numbers, bool graph) {
     check(written_.empty(), "inputs that the program writes cannot be given away");
     c10::SmallVector<c10::TensorImpl*, 64> raw;
     for (const at::Tensor& t : inputs) raw.push_back(t.unsafeGetTensorImpl());
     GraphUse use{graph, false};
-    return call(raw, outputs, {}, nullptr, &inputs, use);
+    return call(raw, outputs, numbers, nullptr, &inputs, use);
 }
 
 CallStatus CompiledFunction::call_tracked(std::span<c10::TensorImpl* const> inputs,
-                                          std::vector<at::Tensor>& outputs, bool& by_graph) {
+                                          std::vector<at::Tensor>& outputs,
+                                          std::span<const std::int64_t> numbers,
+                                          std::vector<std::int64_t>* computed, bool& by_graph) {
     GraphUse use;
-    const CallStatus status = call(inputs, outputs, {}, nullptr, nullptr, use);
+    const CallStatus status = call(inputs, outputs, numbers, computed, nullptr, use);
     by_graph = use.served;
     return status;
 }

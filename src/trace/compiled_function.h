@@ -57,10 +57,11 @@ class CompiledFunction {
     /// alive at once is the least; `inputs` is left in an arbitrary state.
     /// `graph`: whether a CUDA graph may serve; `inputs` are kept until the end then.
     CallStatus call_with(std::vector<at::Tensor>& inputs, std::vector<at::Tensor>& outputs,
-                         bool graph = true);
+                         std::span<const std::int64_t> numbers = {}, bool graph = true);
     /// call(), which also says whether a CUDA graph served: its results then lie where they lay.
     CallStatus call_tracked(std::span<c10::TensorImpl* const> inputs,
-                            std::vector<at::Tensor>& outputs, bool& by_graph);
+                            std::vector<at::Tensor>& outputs, std::span<const std::int64_t> numbers,
+                            std::vector<std::int64_t>* computed, bool& by_graph);
     /// Works in `arena`, which may serve other functions too, from now on. Before the first call.
     void share_arena(std::shared_ptr<runtime::SharedArena> arena) { arena_ = std::move(arena); }
     /// How a CUDA graph gets at an input.
@@ -161,6 +162,9 @@ class CompiledFunction {
     std::shared_ptr<const Variant> compile(const Graph& graph,
                                            const runtime::InterruptCheck& interrupted);
     void find_symbols();
+    /// Which symbols an instance of the program depends on, not only guards and `computed_`.
+    void find_what_matters(const runtime::Program& program);
+    bool serves(const Sized& sized, std::span<const std::int64_t> values) const;
     bool read_values(std::span<c10::TensorImpl* const> inputs,
                      std::span<const std::int64_t> numbers, std::span<std::int64_t> values) const;
     bool guards_hold(std::span<const std::int64_t> values) const;
@@ -216,6 +220,8 @@ class CompiledFunction {
     std::vector<std::int32_t> written_;  // graph inputs that the program writes
     std::vector<Expr> symbols_;
     std::vector<Source> sources_;  // by symbol
+    std::vector<bool> matters_;    // by symbol
+    bool all_matter_ = false;      // extern calls have symbolic arguments
     bool short_ = false;
 
     std::shared_ptr<const runtime::Compiler> compiler_;

@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "passes/passes.h"
@@ -114,7 +115,8 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
     std::vector<at::Tensor> inputs;
     std::vector<std::uint32_t> versions;
     at::Tensor random;
-    bool by_graph = false;  // a CUDA graph made what is saved
+    bool by_graph = false;    // a CUDA graph made what is saved
+    Numbers numbers, values;  // the forward's, and those of all symbols
 
     std::string name() const override { return "CompiledBackward"; }
 
@@ -150,9 +152,10 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
             given.push_back(std::move(g));
         }
         for (std::size_t i = 0; i < given.size(); ++i)
-            given[i] = function->conform(std::move(given[i]), function->backward_inputs_[i]);
+            given[i] =
+                function->conform(std::move(given[i]), function->backward_inputs_[i], values);
         std::vector<at::Tensor> results;
-        const CallStatus status = function->backward_->call_with(given, results, by_graph);
+        const CallStatus status = function->backward_->call_with(given, results, values, by_graph);
         // What was saved is not wanted again before the next forward; the optimizer comes first.
         if (last) trim_output_pool(kKeptBetweenSteps);
         TORCH_CHECK_INDEX(status != CallStatus::KernelFailure, "index out of range in a backward");
@@ -182,7 +185,7 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
         std::vector<at::Tensor> outputs;
         {
             WithRandomState again(random, function->device_);
-            outputs = function->forward_->replay(raw);
+            outputs = function->forward_->replay(raw, numbers);
         }
         variable_list roots, tangents, leaves;
         std::size_t next = 0;
@@ -214,6 +217,14 @@ DifferentiableFunction::DifferentiableFunction(
     map_inputs(joint, examples, promises);
     results_ = joint.results;
     random_ = joint.recording.uses_random;
+    symbols_ = joint.recording.numbers;
+    for (const Input& in : joint.recording.graph.inputs())
+        for (Expr e : joint.recording.graph.type(in.value).sizes) collect_symbols(e, symbols_);
+    if (device_.is_cuda() && !symbols_.empty())
+        throw NotSupported("symbolic sizes in a backward on a GPU");
+    for (const ingot::Node& n : joint.recording.graph.nodes())
+        if (!symbols_.empty() && n.prim == Prim::Conv)
+            throw NotSupported("symbolic sizes in the backward of a convolution");
     Partition parts = split(joint, examples, memory_budget);
     saved_bytes_ = parts.saved_bytes;
     make_forward(joint, parts, examples, promises, std::move(outputs), interrupted);
@@ -301,6 +312,8 @@ void DifferentiableFunction::make_forward(JointRecording& joint, Partition& part
     forward.outputs = joint.recording.outputs;
     forward.externs = joint.recording.externs;
     forward.uses_random = joint.recording.uses_random;
+    forward.numbers = joint.recording.numbers;
+    forward.computed = symbols_;
     forward.log.assign(
         joint.recording.log.begin(),
         joint.recording.log.begin() + static_cast<std::ptrdiff_t>(joint.forward_calls));
@@ -327,6 +340,7 @@ void DifferentiableFunction::make_backward(JointRecording& joint, Partition& par
                                            const runtime::InterruptCheck& interrupted) {
     Recording backward;
     backward.device = device_;
+    backward.numbers = symbols_;
     std::vector<std::int32_t> position(joint.recording.inputs.size(), -1);
     for (std::size_t i = 0; i < parts.saved.size(); ++i)
         if (parts.saved[i].from == SavedValue::From::Input)
@@ -336,12 +350,12 @@ void DifferentiableFunction::make_backward(JointRecording& joint, Partition& par
     std::vector<at::Tensor> stand_ins;
     for (const Input& in : parts.backward.inputs()) {
         const Type& type = parts.backward.type(in.value);
-        Layout layout{to_ints(type.sizes), to_ints(in.strides), to_scalar_type(type.dtype)};
-        // Only metadata is read.
+        Layout layout{type.sizes, in.strides, to_scalar_type(type.dtype)};
+        // Only metadata is read, and of those that sizes do not show.
         runtime::Layout empty;
         empty.dtype = type.dtype;
-        empty.sizes = layout.sizes;
-        empty.strides = layout.strides;
+        empty.sizes.assign(type.sizes.size(), 1);
+        empty.strides.assign(type.sizes.size(), 1);
         stand_ins.push_back(tensor_over(nullptr, empty, device_));
         backward.inputs.push_back({stand_ins.back(), at::Tensor()});
         backward_inputs_.push_back(std::move(layout));
@@ -376,7 +390,8 @@ void DifferentiableFunction::join_graphs(const JointRecording& joint) {
     while (readings.size() < backward_inputs_.size()) {
         const Layout& tangent = backward_inputs_[readings.size()];
         std::int64_t bytes = c10::elementSize(tangent.dtype);
-        for (std::int64_t n : tangent.sizes) bytes *= n;
+        for (const Expr n : tangent.sizes)  // one that varies may be as big as it likes
+            bytes = n.is_constant() ? bytes * n.constant() : kWorthNoCopy;
         readings.push_back(bytes >= kWorthNoCopy ? Reading::Movable : Reading::Copied);
     }
     backward_->set_readings(std::move(readings));
@@ -394,19 +409,33 @@ at::Tensor DifferentiableFunction::input(std::span<c10::TensorImpl* const> input
     return from_caller_[g] >= 0 ? borrow(inputs[from_caller_[g]]) : captured_[g];
 }
 
-at::Tensor DifferentiableFunction::conform(at::Tensor t, const Layout& layout) const {
+DifferentiableFunction::Numbers DifferentiableFunction::numbers_of(const Sizes& sizes,
+                                                                   const Numbers& values) const {
+    Numbers out;
+    for (const Expr e : sizes)
+        out.push_back(e.is_constant() ? e.constant() : evaluate(e, [&](Expr symbol) {
+            return values[std::ranges::find(symbols_, symbol) - symbols_.begin()];
+        }));
+    return out;
+}
+
+at::Tensor DifferentiableFunction::conform(at::Tensor t, const Layout& layout,
+                                           const Numbers& values) const {
     const auto options = at::TensorOptions().dtype(layout.dtype).device(device_);
-    if (!t.defined()) return at::empty_strided(layout.sizes, layout.strides, options).zero_();
-    if (t.scalar_type() == layout.dtype && t.strides() == c10::IntArrayRef(layout.strides) &&
+    const Numbers sizes = numbers_of(layout.sizes, values),
+                  strides = numbers_of(layout.strides, values);
+    if (!t.defined()) return at::empty_strided(sizes, strides, options).zero_();
+    if (t.scalar_type() == layout.dtype && t.strides() == c10::IntArrayRef(strides) &&
         t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg())
         return t;
     if (t.layout() != c10::kStrided) t = t.to_dense();
-    at::Tensor copy = at::empty_strided(layout.sizes, layout.strides, options);
+    at::Tensor copy = at::empty_strided(sizes, strides, options);
     return copy.copy_(t);
 }
 
 CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs,
-                                        std::vector<at::Tensor>& outputs) {
+                                        std::vector<at::Tensor>& outputs,
+                                        std::span<const std::int64_t> numbers) {
     if (inputs.size() != requires_grad_.size() || torch::autograd::AnomalyMode::is_enabled())
         return CallStatus::OtherInputs;
     for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -418,7 +447,9 @@ CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs
         if (old_contents_matter_[w])
             node->inputs[written_[w]] = node->inputs[written_[w]].detach().clone();
     std::vector<at::Tensor> all;
-    const CallStatus status = forward_->call_tracked(inputs, all, node->by_graph);
+    const CallStatus status =
+        forward_->call_tracked(inputs, all, numbers, &node->values, node->by_graph);
+    node->numbers.assign(numbers.begin(), numbers.end());
     if (status != CallStatus::Done) return status;
     for (const at::Tensor& t : node->inputs)
         node->versions.push_back(t.is_inference() ? 0 : static_cast<std::uint32_t>(t._version()));

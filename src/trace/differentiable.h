@@ -36,8 +36,10 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     ~DifferentiableFunction();
 
     /// Runs the forward with gradients enabled. OtherInputs also when other inputs need a gradient
-    /// than while recording, and under anomaly detection, which is eager's alone.
-    CallStatus call(std::span<c10::TensorImpl* const> inputs, std::vector<at::Tensor>& outputs);
+    /// than while recording, and under anomaly detection, which is eager's alone. `numbers`: the
+    /// values of Recorder::add_number's, in order.
+    CallStatus call(std::span<c10::TensorImpl* const> inputs, std::vector<at::Tensor>& outputs,
+                    std::span<const std::int64_t> numbers = {});
 
     const CompiledFunction& forward() const { return *forward_; }
     const CompiledFunction& backward() const { return *backward_; }
@@ -55,9 +57,10 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
         bool is_result = false;  // the caller gets the same tensor
     };
     struct Layout {
-        std::vector<std::int64_t> sizes, strides;
+        Sizes sizes, strides;
         c10::ScalarType dtype;
     };
+    using Numbers = std::vector<std::int64_t>;
 
     void map_inputs(const JointRecording& joint, std::span<const at::Tensor> examples,
                     std::span<const at::Tensor> promises);
@@ -70,12 +73,15 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
                        const runtime::InterruptCheck& interrupted);
     void join_graphs(const JointRecording& joint);
     at::Tensor input(std::span<c10::TensorImpl* const> inputs, std::int32_t graph_input) const;
-    at::Tensor conform(at::Tensor tensor, const Layout& layout) const;
+    /// `values`: of `symbols_`.
+    at::Tensor conform(at::Tensor tensor, const Layout& layout, const Numbers& values) const;
+    Numbers numbers_of(const Sizes& sizes, const Numbers& values) const;
 
     std::unique_ptr<CompiledFunction> forward_, backward_;
     std::shared_ptr<const runtime::Compiler> compiler_;
     runtime::CompileOptions options_;
     c10::Device device_;
+    std::vector<Expr> symbols_;  // of the joint graph: the backward is given their values
     std::vector<JointRecording::Result> results_;
     std::vector<JointRecording::Gradient> gradients_;
     std::vector<Saved> saved_;

@@ -2,6 +2,7 @@
 //
 // The meta function runs on meta tensors with the promises' sizes and strides. Operators whose
 // result depends on data, or that return views or numbers, cannot be recorded this way.
+#include <ATen/ScalarOps.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
@@ -148,6 +149,12 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
         throw NotSupported("it looks beyond its operand into the storage");
     std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(count),
                                        stack.end());
+    for (c10::IValue& v : arguments) {  // floats are numbers to a call
+        if (v.isSymFloat()) v = v.toSymFloat().guard_float(__FILE__, __LINE__);
+        if (!v.isTensor() || !v.toTensor().defined()) continue;
+        if (const auto number = symbols->fix_float(v.toTensor()))
+            v = at::native::wrapped_scalar_tensor(*number);
+    }
     std::string call_origin = origin;
 
     c10::impl::ExcludeDispatchKeyGuard unrecorded(

@@ -6,6 +6,7 @@
 
 #include "trace/autograd.h"
 #include "trace/lower/call.h"
+#include "trace/lower/promote.h"
 #include "trace/mode.h"
 #include "trace/overlap.h"
 #include "trace/recorder_state.h"
@@ -186,13 +187,29 @@ bool RecorderState::lower(const c10::OperatorHandle& op, torch::jit::Stack& stac
 
 void RecorderState::read_stand_ins(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     const std::size_t count = op.schema().arguments().size();
+    const auto own = [this](const c10::IValue& v) -> c10::IValue {
+        return v.isSymFloat() && own_float ? c10::IValue(own_float(v.toSymFloat())) : v;
+    };
     for (std::size_t i = stack.size() - count; i < stack.size(); ++i) {
+        stack[i] = own(stack[i]);
+        if (stack[i].isList() && symbols->any_floats()) {
+            c10::List<c10::IValue> list = stack[i].toList();
+            for (std::size_t k = 0; k < list.size(); ++k)
+                if (const c10::IValue e = list.get(k); e.isSymFloat()) list.set(k, own(e));
+        }
         if (!stack[i].isTensor()) continue;
         const at::Tensor t = stack[i].toTensor();
         if (!t.defined() || !t.unsafeGetTensorImpl()->is_wrapped_number() || is_promise(t))
             continue;
         const std::optional<c10::Scalar> number = read_number(t);
         if (!number) continue;
+        if (number->isSymbolic() && number->isFloatingPoint()) {
+            const c10::IValue mine = own(c10::IValue(*number));
+            if (contents(mine.toSymFloat()).defined()) {
+                stack[i] = wrapped(mine.toScalar());
+                continue;
+            }
+        }
         Unrecorded unrecorded;
         at::Tensor actual;
         if (number->isSymbolic() && number->isIntegral(false)) {
@@ -237,7 +254,7 @@ void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& s
         if (follows_gradients && c10::GradMode::is_enabled() && op.schema().is_mutable())
             refuse_history(op, stack);
         if (op.schema().is_mutable()) refuse_overlap(op, stack);
-        if (symbols->any()) {
+        if (symbols->any() || symbols->any_floats()) {
             specialise_met(op, stack);
             if (read_number) read_stand_ins(op, stack);
         }
@@ -314,7 +331,18 @@ at::Tensor Recorder::meet(const at::Tensor& real, std::span<const SymbolicSize> 
                              sizes, {});
 }
 std::shared_ptr<SymbolicSizes> Recorder::symbols() const { return state_->symbols; }
-void Recorder::set_number_reader(NumberReader read) { state_->read_number = std::move(read); }
+void Recorder::set_number_reader(NumberReader read, FloatReader unwrap) {
+    state_->read_number = std::move(read);
+    state_->own_float = std::move(unwrap);
+}
+c10::SymFloat Recorder::add_float(double example, at::Tensor& real) {
+    real = number_tensor(example);
+    const at::Tensor promise = state_->add_input(
+        real, false, "number" + std::to_string(state_->inputs.size()), true, {}, {});
+    // To PyTorch it is a number: it decides less about results' types.
+    promise.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return state_->symbols->wrap(promise, example);
+}
 Recording Recorder::finish(std::span<const at::Tensor> outputs,
                            std::span<const c10::SymInt> numbers) {
     return state_->finish(outputs, numbers);

@@ -136,6 +136,10 @@ class Recorder {
     /// A number the program is given beside its tensors (an int argument, the size of something),
     /// as a symbolic integer. Numbered in the order of these calls.
     c10::SymInt add_number(std::int64_t example, const SymbolicSize& symbol);
+    /// A float that is known only when the program runs: an input, which the caller is to `give` as
+    /// a 0-dim tensor of doubles. `real`: where a tensor of that kind with the example's value
+    /// goes, by which the input is found among `inputs`.
+    c10::SymFloat add_float(double example, at::Tensor& real);
     /// For programs that meet their inputs while they run: `real` is met now, with symbolic sizes.
     /// Where it reaches an operator itself instead of its promise, its sizes are specialised, as
     /// what led there may have read them.
@@ -164,7 +168,9 @@ class Recorder {
     /// Python's argument parser stands a meaningless number in for a symbolic one where an operator
     /// takes a tensor; `read` says which number was meant, or nothing for any other tensor.
     using NumberReader = std::function<std::optional<c10::Scalar>(const at::Tensor& stand_in)>;
-    void set_number_reader(NumberReader read);
+    /// Python wraps a float's node in one of its own; `unwrap` gives the float with ours.
+    using FloatReader = std::function<c10::SymFloat(const c10::SymFloat& wrapped)>;
+    void set_number_reader(NumberReader read, FloatReader unwrap = {});
 
     /// Ends the recording. `outputs`: what the program returned (undefined tensors: Kind::None);
     /// promises, or real tensors that were never touched (captured as they are).

@@ -31,6 +31,7 @@ class RecorderState {
     bool follows_gradients = false;
     std::vector<Expr> numbers;  // the symbols of add_number, in order
     Recorder::NumberReader read_number;
+    Recorder::FloatReader own_float;
     std::string origin;  // of the operator in progress
     /// Where everything of the recording is computed: the inputs' device.
     std::optional<c10::Device> device;

@@ -39,6 +39,9 @@ at::Tensor Replay::tensor(const at::Tensor& promise) const {
 }
 
 c10::IValue Replay::real(const c10::IValue& value) const {
+    if (value.isSymFloat())
+        if (const at::Tensor number = contents(value.toSymFloat()); number.defined())
+            return tensor(number).item().toDouble();
     return map_tensors(with_numbers(value, numbers_),
                        [this](const at::Tensor& t) { return tensor(t); });
 }

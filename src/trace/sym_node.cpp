@@ -125,35 +125,45 @@ class BoolNode final : public Node {
     SymNode a_, b_;
 };
 
-/// A float computed from sizes: sizes are specialised on the way, so it is a number.
+/// A float: one computed from sizes is a number, since sizes are specialised on the way; one that
+/// is an input has contents, and arithmetic on it (which PyTorch's own code does, not the
+/// program's) needs the number.
 class FloatNode final : public Node {
   public:
-    FloatNode(Env env, double value) : Node(std::move(env)), value_(value) {}
+    FloatNode(Env env, double value, at::Tensor contents = {})
+        : Node(std::move(env)), value_(value), contents_(std::move(contents)) {}
+    const at::Tensor& contents() const { return contents_; }
     bool is_float() override { return true; }
     bool is_constant() override { return false; }
-    double guard_float(const char*, int64_t) override { return value_; }
+    bool is_symbolic() override { return true; }
+    double guard_float(const char*, int64_t) override { return fixed(); }
     std::string str() override { return std::to_string(value_); }
     SymNode sym_float() override { return clone(); }
-    SymNode neg() override { return wrap_float(-value_); }
-    SymNode floor() override { return wrap_int(static_cast<std::int64_t>(std::floor(value_))); }
-    SymNode ceil() override { return wrap_int(static_cast<std::int64_t>(std::ceil(value_))); }
-    SymNode add(const SymNode& o) override { return wrap_float(value_ + of(o)); }
-    SymNode sub(const SymNode& o) override { return wrap_float(value_ - of(o)); }
-    SymNode mul(const SymNode& o) override { return wrap_float(value_ * of(o)); }
-    SymNode truediv(const SymNode& o) override { return wrap_float(value_ / of(o)); }
-    SymNode pow(const SymNode& o) override { return wrap_float(std::pow(value_, of(o))); }
-    SymNode sym_min(const SymNode& o) override { return wrap_float(std::min(value_, of(o))); }
-    SymNode sym_max(const SymNode& o) override { return wrap_float(std::max(value_, of(o))); }
-    SymNode eq(const SymNode& o) override { return wrap_bool(value_ == of(o)); }
-    SymNode ne(const SymNode& o) override { return wrap_bool(value_ != of(o)); }
-    SymNode lt(const SymNode& o) override { return wrap_bool(value_ < of(o)); }
-    SymNode le(const SymNode& o) override { return wrap_bool(value_ <= of(o)); }
-    SymNode gt(const SymNode& o) override { return wrap_bool(value_ > of(o)); }
-    SymNode ge(const SymNode& o) override { return wrap_bool(value_ >= of(o)); }
+    SymNode neg() override { return wrap_float(-fixed()); }
+    SymNode floor() override { return wrap_int(static_cast<std::int64_t>(std::floor(fixed()))); }
+    SymNode ceil() override { return wrap_int(static_cast<std::int64_t>(std::ceil(fixed()))); }
+    SymNode add(const SymNode& o) override { return wrap_float(fixed() + of(o)); }
+    SymNode sub(const SymNode& o) override { return wrap_float(fixed() - of(o)); }
+    SymNode mul(const SymNode& o) override { return wrap_float(fixed() * of(o)); }
+    SymNode truediv(const SymNode& o) override { return wrap_float(fixed() / of(o)); }
+    SymNode pow(const SymNode& o) override { return wrap_float(std::pow(fixed(), of(o))); }
+    SymNode sym_min(const SymNode& o) override { return wrap_float(std::min(fixed(), of(o))); }
+    SymNode sym_max(const SymNode& o) override { return wrap_float(std::max(fixed(), of(o))); }
+    SymNode eq(const SymNode& o) override { return wrap_bool(fixed() == of(o)); }
+    SymNode ne(const SymNode& o) override { return wrap_bool(fixed() != of(o)); }
+    SymNode lt(const SymNode& o) override { return wrap_bool(fixed() < of(o)); }
+    SymNode le(const SymNode& o) override { return wrap_bool(fixed() <= of(o)); }
+    SymNode gt(const SymNode& o) override { return wrap_bool(fixed() > of(o)); }
+    SymNode ge(const SymNode& o) override { return wrap_bool(fixed() >= of(o)); }
 
   private:
+    double fixed() const {
+        if (contents_.defined()) (void)env_->fix_float(contents_);
+        return value_;
+    }
     static double of(const SymNode& node);
     double value_;
+    at::Tensor contents_;
 };
 
 class SizeNode final : public Node {
@@ -261,7 +271,7 @@ SymNode Node::wrap_float(double number) { return c10::make_intrusive<FloatNode>(
 SymNode Node::wrap_bool(bool truth) { return c10::make_intrusive<BoolNode>(env_, truth); }
 
 double FloatNode::of(const SymNode& node) {
-    if (auto* f = dynamic_cast<FloatNode*>(node.get())) return f->value_;
+    if (auto* f = dynamic_cast<FloatNode*>(node.get())) return f->fixed();
     const SizeNode& size = as<SizeNode>(node);
     return static_cast<double>(size.env()->specialise(size.expr()));
 }
@@ -341,6 +351,24 @@ c10::SymInt SymbolicSizes::wrap(Expr e) {
     return c10::SymInt(SymNode(c10::make_intrusive<SizeNode>(shared_from_this(), e)));
 }
 
+c10::SymFloat SymbolicSizes::wrap(const at::Tensor& contents, double hint) {
+    floats_.emplace(contents.unsafeGetTensorImpl(), Float{hint, false});
+    return c10::SymFloat(
+        SymNode(c10::make_intrusive<FloatNode>(shared_from_this(), hint, contents)));
+}
+
+bool SymbolicSizes::is_fixed(const at::Tensor& contents) const {
+    const auto found = floats_.find(contents.unsafeGetTensorImpl());
+    return found != floats_.end() && found->second.fixed;
+}
+
+std::optional<double> SymbolicSizes::fix_float(const at::Tensor& contents) {
+    const auto found = floats_.find(contents.unsafeGetTensorImpl());
+    if (found == floats_.end()) return std::nullopt;
+    found->second.fixed = true;
+    return found->second.hint;
+}
+
 SymInts SymbolicSizes::wrap(const Sizes& sizes) {
     SymInts out;
     out.reserve(sizes.size());
@@ -388,6 +416,7 @@ std::int64_t SymbolicSizes::specialise(Expr e) {
     if (e.is_constant()) return e.constant();
     const std::int64_t value = hint(e);
     add_guard(Relation::Eq, e, Expr(value));
+    specialised_.push_back(e);
     return value;
 }
 
@@ -402,6 +431,12 @@ Expr unwrap(const c10::SymInt& value) {
     auto* node = dynamic_cast<SizeNode*>(value.toSymNodeImplUnowned());
     if (node == nullptr) throw NotSupported("a symbolic number that is not the recorder's");
     return node->expr();
+}
+
+at::Tensor contents(const c10::SymFloat& value) {
+    if (!value.is_symbolic()) return {};
+    auto* node = dynamic_cast<FloatNode*>(value.toSymNodeImplUnowned());
+    return node == nullptr ? at::Tensor() : node->contents();
 }
 
 Sizes unwrap(c10::SymIntArrayRef values) {

@@ -10,11 +10,14 @@
 // Flow: made by the Recorder; its guards leave with the graph (Graph::guards) and are checked by
 // CompiledFunction. Cost: nothing without symbols; else an allocation per result.
 #pragma once
+#include <ATen/core/Tensor.h>
 #include <c10/core/SymBool.h>
+#include <c10/core/SymFloat.h>
 #include <c10/core/SymInt.h>
 #include <c10/core/SymIntArrayRef.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -54,6 +57,17 @@ class SymbolicSizes : public std::enable_shared_from_this<SymbolicSizes> {
     void require_equal(std::span<const std::pair<Expr, Expr>> pairs);
     /// The number `e` is, with a guard that it is.
     std::int64_t specialise(Expr e);
+    /// What was specialised: a decision that two sizes are equal is not.
+    const std::vector<Expr>& specialised() const { return specialised_; }
+
+    /// A float that is known only when the program runs, as PyTorch's: `contents` is the promise of
+    /// it (f64, 0-d), `hint` what it is in the example. Where code insists on the number it is
+    /// fixed: the program then holds for the hint alone, and `is_fixed` says so.
+    c10::SymFloat wrap(const at::Tensor& contents, double hint);
+    bool any_floats() const { return !floats_.empty(); }
+    bool is_fixed(const at::Tensor& contents) const;
+    /// The hint of such a promise, which is fixed by that; nothing for any other tensor.
+    std::optional<double> fix_float(const at::Tensor& contents);
 
     const std::vector<SizeGuard>& guards() const { return guards_; }
     /// What is being recorded: the reason of guards made now. May be null.
@@ -64,7 +78,13 @@ class SymbolicSizes : public std::enable_shared_from_this<SymbolicSizes> {
 
     std::shared_ptr<ExprPool> pool_;
     std::unordered_map<const ExprNode*, std::int64_t> hints_;
+    struct Float {
+        double hint = 0;
+        bool fixed = false;
+    };
+    std::unordered_map<const c10::TensorImpl*, Float> floats_;  // by promise
     std::vector<SizeGuard> guards_;
+    std::vector<Expr> specialised_;
     const std::string* origin_ = nullptr;
 };
 
@@ -74,6 +94,9 @@ std::optional<bool> known(SizeGuard::Relation relation, Expr left, Expr right);
 /// The expression behind a number. Throws NotSupported for symbolic integers of somebody else's.
 Expr unwrap(const c10::SymInt& value);
 Sizes unwrap(c10::SymIntArrayRef values);
+/// The promise behind a float that is known only when the program runs; undefined for one that is a
+/// number.
+at::Tensor contents(const c10::SymFloat& value);
 /// Whether they are the same expressions; asks no guard, so a "no" may be too careful.
 bool same(const c10::SymInt& a, const c10::SymInt& b);
 bool same(c10::SymIntArrayRef a, c10::SymIntArrayRef b);

@@ -1,6 +1,7 @@
 // Small things about PyTorch's tensors and boxed values that the recorder and those who replay
 // recordings share.
 #pragma once
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
@@ -13,6 +14,14 @@ namespace ingot::trace {
 inline at::Tensor borrow(c10::TensorImpl* impl) {
     return at::Tensor(
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+}
+
+/// A 0-dim tensor of doubles that PyTorch takes for a number; no operator is called.
+inline at::Tensor number_tensor(double value) {
+    at::Tensor t(at::detail::empty_cpu({}, c10::kDouble));
+    *t.mutable_data_ptr<double>() = value;
+    t.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return t;
 }
 
 /// Calls `visit` with every tensor in a value, lists and tuples included; some may be undefined.

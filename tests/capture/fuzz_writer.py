@@ -89,7 +89,7 @@ class Script:
     steps: list[str]
 
     def text(self) -> str:
-        rows = [HEAD, "    def f(x, y, n, flag):", "        nonlocal count"]
+        rows = [HEAD, "    def f(x, y, n, flag, s):", "        nonlocal count"]
         rows += lines(self.body, 2)
         rows += ["", "    f = w.compile(f)"]
         rows += ["    " + step for step in self.steps]
@@ -102,7 +102,7 @@ class Writer:
     def __init__(self, seed: str) -> None:
         self._random = random.Random(seed)
         self._tensors = ["x", "y"]
-        self._numbers = ["n"]
+        self._numbers = ["n", "s"]
         self._fresh = 0
         self._loops = 0
         self._statements = 0
@@ -135,7 +135,9 @@ class Writer:
         if self._chance(0.2):
             rows.append("same = w.t(4)")
             made = ["same", "same"]
-        call = f"w.call(f, {made[0]}, {made[1]}, {number}, {self._pick('True', 'False')})"
+        flag = self._pick("True", "False")
+        real = self._pick("0.5", "1.5", "0.25", "2.0", "0.1", "-0.75", "0.0", "3.25")
+        call = f"w.call(f, {made[0]}, {made[1]}, {number}, {flag}, {real})"
         rows += [call, "w.note(vars(thing), items, table, count, scale)"]
         if self._chance(0.5):
             rows.append(
@@ -147,6 +149,8 @@ class Writer:
                     "table['a'] = w.t(4)",
                     "table['n'] += 1",
                     "scale = scale * 0.5",
+                    "thing.scale *= 0.75",
+                    "table['n'] = 0.5 * table['n']",
                     "count += 10",
                     "thing.value.add_(1)",
                     "Thing.bump, thing.extra = Thing.bump, 1",
@@ -203,6 +207,7 @@ class Writer:
         if r < 0.82:
             return self._pick(
                 "count += 1",
+                "thing.scale *= 0.9",
                 f"thing.value = {self._tensor(1)}",
                 f"thing.scale = {self._number()}",
                 "thing.count += 2",
@@ -398,6 +403,12 @@ class Writer:
             "thing.count",
             "table['n']",
             "(count and 3)",
+            "s",
+            "thing.scale",
+            f"(s {self._pick('+', '-', '*', '/')} {self._pick('2', 'scale', '(1 + n * n)')})",
+            f"{self._pick('max', 'min')}(s, {self._pick('0.75', 'n', 'scale')})",
+            "(-s if s < 1 else abs(s))",
+            "(s or 0.25) ** 2",
         )
 
     def _condition(self) -> str:

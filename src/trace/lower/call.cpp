@@ -76,11 +76,19 @@ SymInts Call::sizes(std::string_view name) const {
     return out;
 }
 std::string Call::text(std::string_view name) const { return at(name).toStringRef(); }
-c10::Scalar Call::number(std::string_view name) const {
-    c10::Scalar s = at(name).toScalar();
+namespace {
+c10::Scalar plain(const c10::Scalar& s) {
     if (!s.isSymbolic()) return s;
     if (s.isBoolean()) return s.toSymBool().guard_bool(__FILE__, __LINE__);
     return s.isIntegral(false) ? c10::Scalar(s.toLong()) : c10::Scalar(s.toDouble());
+}
+}  // namespace
+c10::Scalar Call::number(std::string_view name) const { return plain(at(name).toScalar()); }
+c10::Scalar Call::scalar_or(std::string_view name, c10::Scalar otherwise) const {
+    if (!given(name)) return otherwise;
+    const c10::Scalar s = at(name).toScalar();
+    const bool open = s.isSymbolic() && s.isFloatingPoint() && contents(s.toSymFloat()).defined();
+    return open ? s : plain(s);
 }
 c10::Scalar Call::number_or(std::string_view name, c10::Scalar otherwise) const {
     return given(name) ? number(name) : otherwise;

@@ -50,8 +50,11 @@ class Call {
     c10::SymInt size_or(std::string_view name, c10::SymInt otherwise) const;
     SymInts sizes(std::string_view name) const;
     std::string text(std::string_view name) const;
+    /// A number; what is symbolic is specialised.
     c10::Scalar number(std::string_view name) const;
     c10::Scalar number_or(std::string_view name, c10::Scalar otherwise) const;
+    /// The same for lowerings that take a float which is known only when the program runs.
+    c10::Scalar scalar_or(std::string_view name, c10::Scalar otherwise) const;
     std::optional<c10::ScalarType> scalar_type(std::string_view name) const;
     std::optional<c10::Device> device(std::string_view name) const;
     std::optional<c10::MemoryFormat> memory_format(std::string_view name) const;

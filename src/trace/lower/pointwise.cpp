@@ -73,13 +73,11 @@ void compare(Call& call) {
 void add_scaled(Call& call, Prim prim, bool reversed) {
     at::Tensor a = operand(call, "self"), b = operand(call, "other");
     if (reversed) std::swap(a, b);
-    c10::Scalar alpha = call.number_or("alpha", 1);
+    c10::Scalar alpha = call.scalar_or("alpha", 1);
     lower_pointwise(call, {a, b}, {}, [&](Emitter& e, auto v) {
         ValueId right = v[1];
-        bool one = !alpha.isComplex() && alpha.toDouble() == 1;
-        if (!one)
-            right = e.mul(
-                right, e.full(e.dtype(right), e.sizes(right), cast_scalar(alpha, e.dtype(right))));
+        bool one = !alpha.isSymbolic() && !alpha.isComplex() && alpha.toDouble() == 1;
+        if (!one) right = e.mul(right, spread_number(call, alpha, right));
         if (prim == Prim::Sub && e.dtype(v[0]) == DType::Bool)
             throw UserError("subtraction of bool tensors is not supported");
         return e.op(prim, {v[0], right});
@@ -112,6 +110,8 @@ void lower_div(Call& call) {
 /// pow with a number: eager computes the small exponents by multiplication and square roots.
 void lower_pow(Call& call) {
     at::Tensor self = operand(call, "self"), exponent = operand(call, "exponent");
+    if (!call.at("exponent").isTensor())  // its value decides how it is computed
+        exponent = wrapped(call.number("exponent"));
     bool number = is_wrapped(exponent) && !call.at("exponent").isTensor();
     c10::ScalarType type = common_type(std::vector<at::Tensor>{self, exponent});
     if (number && !c10::isIntegralType(type, true) && !exponent.is_complex()) {

@@ -12,7 +12,19 @@ c10::ScalarType common_type(std::span<const at::Tensor> operands) {
     for (const at::Tensor& t : operands) state = at::native::update_result_type_state(t, state);
     return at::native::result_type(state);
 }
-at::Tensor wrapped(const c10::Scalar& scalar) { return at::native::wrapped_scalar_tensor(scalar); }
+at::Tensor wrapped(const c10::Scalar& scalar) {
+    if (scalar.isSymbolic() && scalar.isFloatingPoint()) {
+        const at::Tensor open = contents(scalar.toSymFloat());  // flagged as a number
+        return open.defined() ? open : at::native::wrapped_scalar_tensor(scalar.toDouble());
+    }
+    return at::native::wrapped_scalar_tensor(scalar);
+}
+ValueId spread_number(Call& call, const c10::Scalar& scalar, ValueId like) {
+    Emitter& e = call.emit();
+    const DType dtype = e.dtype(like);
+    if (scalar.isSymbolic()) return e.expand(value_as(call, wrapped(scalar), dtype), e.sizes(like));
+    return e.full(dtype, e.sizes(like), cast_scalar(scalar, dtype));
+}
 at::Tensor operand(const Call& call, std::string_view name) {
     const c10::IValue& v = call.at(name);
     return v.isTensor() ? v.toTensor() : wrapped(v.toScalar());
@@ -80,7 +92,8 @@ void lower_pointwise(Call& call, std::vector<at::Tensor> tensors, const Pointwis
     if (options.numbers_aside) {
         std::vector<Layout> tensors_only;
         for (const at::Tensor& t : operands.tensors)
-            if (!is_wrapped(t)) tensors_only.push_back(layout_as(t, type));
+            if (!t.unsafeGetTensorImpl()->is_wrapped_number())
+                tensors_only.push_back(layout_as(t, type));
         operands.strides = iterator_strides(operands.shape, tensors_only);
     }
     if (!options.boolean && call.emit().dtype(result) == compute)

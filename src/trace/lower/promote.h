@@ -10,8 +10,11 @@ namespace ingot::trace {
 /// The type results of several operands have in eager (wrapped numbers and 0-dim tensors count
 /// less).
 c10::ScalarType common_type(std::span<const at::Tensor> operands);
-/// `scalar` as the wrapped number that eager would make of it.
+/// `scalar` as the wrapped number that eager would make of it; of a float that is known only when
+/// the program runs its promise.
 at::Tensor wrapped(const c10::Scalar& scalar);
+/// `scalar` in the type of `like`, broadcast to its sizes.
+ValueId spread_number(Call& call, const c10::Scalar& scalar, ValueId like);
 /// Argument `name` as a tensor; a number becomes a wrapped number.
 at::Tensor operand(const Call& call, std::string_view name);
 bool is_wrapped(const at::Tensor& tensor);

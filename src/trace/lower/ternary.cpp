@@ -24,11 +24,10 @@ void lower_where(Call& call) {
 
 /// self + value * a op b, in the compute type.
 void addc(Call& call, Prim prim) {
-    c10::Scalar value = call.number_or("value", 1);
+    c10::Scalar value = call.scalar_or("value", 1);
     lower_pointwise(call, {call.tensor("self"), call.tensor("tensor1"), call.tensor("tensor2")}, {},
                     [&](Emitter& e, auto v) {
-                        ValueId scale =
-                            e.full(e.dtype(v[0]), e.sizes(v[0]), cast_scalar(value, e.dtype(v[0])));
+                        ValueId scale = spread_number(call, value, v[0]);
                         return e.add(v[0], e.op(prim, {e.mul(scale, v[1]), v[2]}));
                     });
 }
