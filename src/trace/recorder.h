@@ -221,8 +221,8 @@ class Recorder {
 /// Whether `tensor` is a promise of any recorder.
 bool is_promise(const at::Tensor& tensor);
 
-/// Whether this call is given images channels last, however they were recorded, and hands its result
-/// over like that: what the convolutions around it use.
+/// Whether this call is given images channels last, however they were recorded, and hands its
+/// result over like that: what the convolutions around it use.
 inline bool reads_channels_last(std::string_view callee) {
     return callee == "aten::max_pool2d_with_indices_backward";
 }

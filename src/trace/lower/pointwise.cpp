@@ -1,4 +1,6 @@
 // Unary and binary pointwise operators that are one prim (or nearly).
+#include <cmath>
+
 #include "trace/lower/promote.h"
 
 namespace ingot::trace {
@@ -233,11 +235,18 @@ void logical(Call& call) {
     }
     call.give(e.op(prim, values), operands.strides, operands.device);
 }
+/// PyTorch's versions differ in what a bound that is a plain NaN does: its kernel is asked.
+void refuse_nan(const Call& call, std::string_view bound) {
+    const c10::IValue& v = call.at(bound);
+    if (v.isDouble() && std::isnan(v.toDouble())) throw NotSupported("a bound that is NaN");
+}
 void lower_clamp_min(Call& call) {
+    refuse_nan(call, "min");
     lower_pointwise(call, {operand(call, "self"), operand(call, "min")}, {.numbers_aside = true},
                     [](Emitter& e, auto v) { return e.op(Prim::Maximum, {v[0], v[1]}); });
 }
 void lower_clamp_max(Call& call) {
+    refuse_nan(call, "max");
     lower_pointwise(call, {operand(call, "self"), operand(call, "max")}, {.numbers_aside = true},
                     [](Emitter& e, auto v) { return e.op(Prim::Minimum, {v[0], v[1]}); });
 }
@@ -246,6 +255,8 @@ void lower_clamp(Call& call) {
     if (low && !high) return lower_clamp_min(call);
     if (high && !low) return lower_clamp_max(call);
     if (!low) throw UserError("clamp needs a bound");
+    refuse_nan(call, "min");
+    refuse_nan(call, "max");
     lower_pointwise(call, {operand(call, "self"), operand(call, "min"), operand(call, "max")},
                     {.numbers_aside = true},
                     [](Emitter& e, auto v) { return e.op(Prim::Clamp, {v[0], v[1], v[2]}); });
