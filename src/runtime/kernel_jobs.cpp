@@ -6,6 +6,7 @@
 #include <charconv>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <sstream>
 #include <thread>
@@ -70,6 +71,22 @@ std::string LaunchText::line(std::span<const std::string> fields) {
     return line + '\n';
 }
 
+namespace {
+/// Threads that are told to stop and waited for, also when starting one of them or asking for an
+/// interruption throws: a thread that is left running ends the process.
+struct Workers {
+    explicit Workers(std::atomic<bool>& stop_flag) : stop(stop_flag) {}
+    Workers(const Workers&) = delete;
+    Workers& operator=(const Workers&) = delete;
+    ~Workers() {
+        if (std::uncaught_exceptions() > 0) stop = true;
+        for (std::thread& t : threads) t.join();
+    }
+    std::vector<std::thread> threads;
+    std::atomic<bool>& stop;
+};
+}  // namespace
+
 void compile_on_threads(std::vector<KernelJob*> jobs, int threads,
                         const InterruptCheck& interrupted,
                         const std::function<void(KernelJob&)>& compile) {
@@ -96,17 +113,15 @@ void compile_on_threads(std::vector<KernelJob*> jobs, int threads,
     if (!interrupt) {
         const std::size_t count =
             std::min<std::size_t>(jobs.size(), static_cast<std::size_t>(std::max(threads, 1)));
-        std::vector<std::thread> workers;
-        for (std::size_t t = 0; t < count; ++t) workers.emplace_back(work);
+        Workers workers(stop);  // joined however this scope is left
+        for (std::size_t t = 0; t < count; ++t) workers.threads.emplace_back(work);
         std::unique_lock lock(mutex);
         while (!done.wait_for(lock, std::chrono::milliseconds(20),
-                              [&] { return finished == workers.size(); })) {
+                              [&] { return finished == workers.threads.size(); })) {
             lock.unlock();
             if (!stop && asked_to_stop()) interrupt = true;
             lock.lock();
         }
-        lock.unlock();
-        for (std::thread& w : workers) w.join();
     }
     if (interrupt) throw Interrupted("the compilation was interrupted");
     for (const KernelJob* job : jobs)

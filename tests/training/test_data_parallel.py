@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import subprocess
 import sys
@@ -64,6 +65,10 @@ def work(form: str, rank: int, store: str, steps: int) -> None:
     everyone = [torch.empty_like(compiled[0]) for _ in range(2)]
     dist.all_gather(everyone, compiled[0].contiguous())
     assert torch.equal(everyone[0], everyone[1])
+    # Wrappers that are garbage keep gloo's threads, which end the process if they outlive the
+    # interpreter (pytorch/pytorch#190489).
+    gc.collect()
+    dist.barrier()
     dist.destroy_process_group()
 
 
