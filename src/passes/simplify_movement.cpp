@@ -119,10 +119,15 @@ std::optional<ValueId> slice(const Site& s) {
     Ints both_steps = inner->attrs.get<Ints>("steps");
     for (std::size_t d = 0; d < from.size(); ++d) {
         Expr begin = both_starts[d];
+        if (ends[d] == starts[d]) {  // nothing, wherever it begins: not past the operand
+            both_ends.push_back(begin);
+            both_steps[d] *= steps[d];
+            continue;
+        }
         both_starts[d] = begin + starts[d] * Expr(both_steps[d]);
         // The last element, exactly: an end past it would be past the operand.
         Expr last = begin + (ends[d] - Expr(1)) * Expr(both_steps[d]);
-        both_ends.push_back(ends[d] == starts[d] ? both_starts[d] : last + Expr(1));
+        both_ends.push_back(last + Expr(1));
         both_steps[d] *= steps[d];
     }
     return s.out.emit(Prim::Slice, {inner->operands[0]},
