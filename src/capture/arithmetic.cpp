@@ -130,10 +130,12 @@ bool Recording::follow_float_binary(const Event& event, PyObject** result) {
     }
     if (integers && make != Make::Divide) return false;
     const auto a = numbers_->float_of(left), b = numbers_->float_of(right);
-    const auto value = a && b ? segment_->guards.floats.compute(*make, *a, *b) : std::nullopt;
-    if (!value) return false;
-    *result = numbers_->add_float(*value).release();
-    return true;
+    return a && b && give_float(segment_->guards.floats.compute(*make, *a, *b), result);
+}
+
+bool Recording::give_float(std::optional<FloatGuards::Index> value, PyObject** result) {
+    if (value) *result = numbers_->add_float(*value).release();
+    return value.has_value();
 }
 
 bool Recording::follow_function_of_float(const std::string& name,
@@ -144,10 +146,7 @@ bool Recording::follow_function_of_float(const std::string& name,
     if (name == "math.sqrt") make = FloatGuards::Make::Root;
     if (name == "math.fabs" || (name == "abs" && is_float)) make = FloatGuards::Make::Absolute;
     const auto number = make ? numbers_->float_of(arguments[0]) : std::nullopt;
-    const auto value = number ? segment_->guards.floats.compute(*make, *number) : std::nullopt;
-    if (!value) return false;
-    *result = numbers_->add_float(*value).release();
-    return true;
+    return number && give_float(segment_->guards.floats.compute(*make, *number), result);
 }
 
 bool Recording::follow_comparison(const Event& event, PyObject** result) {
@@ -357,14 +356,10 @@ bool Recording::follow_numbers(const Event& event, PyObject** result) {
                 numbers_->specialise(o[0]);
             }
             if (const auto number = numbers_->find_float(o[0])) {
-                const auto value =
-                    event.detail == static_cast<int>(UnaryOperator::negative)
-                        ? segment_->guards.floats.compute(FloatGuards::Make::Negate, *number)
-                        : std::nullopt;
-                if (value) {
-                    *result = numbers_->add_float(*value).release();
+                FloatGuards& floats = segment_->guards.floats;
+                if (event.detail == static_cast<int>(UnaryOperator::negative) &&
+                    give_float(floats.compute(FloatGuards::Make::Negate, *number), result))
                     return true;
-                }
                 numbers_->specialise(o[0]);
             }
             return false;

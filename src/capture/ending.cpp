@@ -94,10 +94,9 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         for (const at::Tensor& t : live) graph.add_output(t);
         graph.run(context_, transcript, context_.counters);
         segment_->end = end;
-        numbers_->fix_read_floats();
         for (const std::string& symbol : segment_->guards.sizes().specialised())
             history().fix(symbol);
-        for (const std::string& name : segment_->guards.floats.specialised()) history().fix(name);
+        fix_floats();
         if (!numbers_->any()) segment_->guards.drop_sizes();
         list_->push_back(segment_);
         return true;
@@ -145,10 +144,15 @@ void Recording::fill_all(const Transcript& transcript, const std::vector<at::Ten
     for (const at::Tensor& t : freed) Backwards::release(t);
 }
 
-/// The relations of sizes belong to the guards of a segment that means eager, too.
-void Recording::end_of_sizes() {
+/// Floats that PyTorch or the program has needed are guarded, and fixed from now on.
+void Recording::fix_floats() {
     numbers_->fix_read_floats();
     for (const std::string& name : segment_->guards.floats.specialised()) history().fix(name);
+}
+
+/// The relations of sizes belong to the guards of a segment that means eager, too.
+void Recording::end_of_sizes() {
+    fix_floats();
     if (numbers_->any())
         segment_->guards.sizes().close();
     else

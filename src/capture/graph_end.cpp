@@ -172,18 +172,15 @@ void GraphEnd::assign_inputs() {
     for (std::size_t i = 0; i < sources.size(); ++i) {
         const at::Tensor real = sources[i].captured;
         if (!real.defined()) continue;
+        const at::Tensor promise = sources[i].promise;
+        PyObject* object = python_object(real);
+        const Known* known = object == nullptr ? nullptr : world_.find(object);
         if (const auto number = numbers_.float_input(real)) {
             segment_.inputs.push_back({false, *number, true});
             recorder_.give(i, false);
-            examples_.push_back(real);
-            promises_.push_back(sources[i].promise);
+        } else if (known == nullptr) {
             continue;
-        }
-        PyObject* object = python_object(real);
-        const Known* known = object == nullptr ? nullptr : world_.find(object);
-        if (known == nullptr) continue;
-        const at::Tensor promise = sources[i].promise;
-        if (known->tensor >= 0) {
+        } else if (known->tensor >= 0) {
             segment_.inputs.push_back({true, known->tensor});
             // What is being trained changes too often to be folded or packed.
             recorder_.give(i, !training || !real.requires_grad());

@@ -111,6 +111,8 @@ class Recording final : public Observer {
     bool follow_numbers(const Event& event, PyObject** result);
     bool follow_binary(const Event& event, PyObject** result);
     bool follow_float_binary(const Event& event, PyObject** result);
+    /// The object of a float that was computed becomes the result; false without one.
+    bool give_float(std::optional<FloatGuards::Index> value, PyObject** result);
     bool follow_function_of_float(const std::string& name, std::span<PyObject* const> arguments,
                                   PyObject** result);
     bool follow_comparison(const Event& event, PyObject** result);
@@ -153,6 +155,7 @@ class Recording final : public Observer {
     /// if the segment had to become one that runs eagerly.
     bool end_segment(Segment::End end, const std::vector<PyObject*>& roots);
     void fill_all(const Transcript& transcript, const std::vector<at::Tensor>& live) const;
+    void fix_floats();
     void end_of_sizes();
     void end_eagerly(const std::string& reason);
     void note_reason(const std::string& reason);

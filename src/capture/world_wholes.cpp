@@ -50,18 +50,20 @@ void World::read_whole_sequence(PyObject* o, int depth) {
     const Known* found = find(o);
     if (found != nullptr && !found->whole && !found->dirty) {
         const Known known = *found;
+        // The object of its own that a list's number which changes gets.
+        const auto own_number = [&](Py_ssize_t i) -> PyObject* {
+            if (!PyList_CheckExact(o)) return nullptr;
+            PyObject* own = number_in(o, known, Reach::Item, i, nullptr, item(i));
+            if (own != nullptr && PyList_SetItem(o, i, Py_NewRef(own)) != 0)
+                throw Puzzle("an item that cannot be set");
+            return own;
+        };
         if (known.dynamic()) {
             if (!tuple && !PyList_CheckExact(o)) {
                 throw Puzzle("a list of the class " + std::string(Py_TYPE(o)->tp_name));
             }
-            for (Py_ssize_t i = 0; i < size; ++i) {
-                PyObject* own =
-                    tuple ? nullptr : number_in(o, known, Reach::Item, i, nullptr, item(i));
-                if (own == nullptr)
-                    add_node(known, Reach::Item, i, nullptr, item(i));
-                else if (PyList_SetItem(o, i, Py_NewRef(own)) != 0)
-                    throw Puzzle("an item that cannot be set");
-            }
+            for (Py_ssize_t i = 0; i < size; ++i)
+                if (own_number(i) == nullptr) add_node(known, Reach::Item, i, nullptr, item(i));
         } else if (tuple) {
             for (Py_ssize_t i = 0; i < size; ++i) {
                 const std::int32_t place = add_place({known.place, Reach::Item, i, {}});
@@ -74,11 +76,7 @@ void World::read_whole_sequence(PyObject* o, int depth) {
             l.list = Ref::borrow(o);
             l.place = known.place;
             for (Py_ssize_t i = 0; i < size; ++i) {
-                if (PyObject* own = PyList_CheckExact(o)
-                                        ? number_in(o, known, Reach::Item, i, nullptr, item(i))
-                                        : nullptr) {
-                    if (PyList_SetItem(o, i, Py_NewRef(own)) != 0)
-                        throw Puzzle("an item that cannot be set");
+                if (PyObject* own = own_number(i)) {
                     PinnedRead read;
                     read.demand.check = PyFloat_CheckExact(own) ? Check::Float : Check::Integer;
                     l.items.push_back(Ref::borrow(own));

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "schedule/convert.h"
 #include "schedule/legalize_convolution.h"
 
 namespace ingot::sched {
@@ -26,11 +27,6 @@ ValueId size_like(Graph& g, ValueId like, Expr size) {
         return full_like(g, like, Scalar(static_cast<double>(size.constant())));
     }
     return g.emit(Prim::SizeValue, {}, {{"dtype", t.dtype}, {"sizes", t.sizes}, {"size", size}});
-}
-
-ValueId convert(Graph& g, ValueId v, DType to) {
-    if (g.type(v).dtype == to) return v;
-    return g.emit(Prim::Convert, {v}, {{"dtype", to}});
 }
 
 bool reduced(const Ints& dims, std::size_t i) {

@@ -3,14 +3,11 @@
 
 #include <algorithm>
 
+#include "schedule/convert.h"
+
 namespace ingot::sched {
 
 namespace {
-
-ValueId convert(Graph& g, ValueId v, DType to) {
-    if (g.type(v).dtype == to) return v;
-    return g.emit(Prim::Convert, {v}, {{"dtype", to}});
-}
 
 bool has_taps(const Sizes& weight) {
     return !product(Sizes(weight.begin() + 2, weight.end())).is(1);
@@ -21,6 +18,11 @@ constexpr std::int64_t kFewPoints = 1024;
 
 bool constant_sizes(const Sizes& sizes) {
     return std::all_of(sizes.begin(), sizes.end(), [](Expr e) { return e.is_constant(); });
+}
+
+bool has_border(const Node& n) {
+    const Sizes& padding = n.attrs.get<Sizes>("padding");
+    return std::any_of(padding.begin(), padding.end(), [](Expr e) { return !e.is(0); });
 }
 
 // The operand of a convolution with its border of zeros.
@@ -45,9 +47,7 @@ bool is_depthwise(const Graph& g, const Node& n) {
 // sum over the window of window times weight; the weight gets a copy with channels innermost.
 ValueId depthwise_sum(Graph& g, std::vector<ValueId>& in_memory, const Node& n, ValueId x,
                       ValueId w) {
-    const Sizes& padding = n.attrs.get<Sizes>("padding");
-    bool pads = std::any_of(padding.begin(), padding.end(), [](Expr e) { return !e.is(0); });
-    if (pads) x = padded(g, n, x);
+    if (has_border(n)) x = padded(g, n, x);
     const Sizes weight = g.type(w).sizes;
     auto spatial = static_cast<std::int64_t>(weight.size()) - 2;
     Ints dims, sums, places{1};
@@ -237,8 +237,7 @@ bool gradient_of_weight(Rewriter& r, const Graph& old, const Node& n,
     if (has_taps(weight) && known_le(points, kFewPoints) != true) return false;
     if (!depthwise && known_le(kFewChannels, weight[1]) != true) return false;
     ValueId x = r(n.operands[1]);
-    const Sizes& padding = n.attrs.get<Sizes>("padding");
-    if (std::any_of(padding.begin(), padding.end(), [](Expr e) { return !e.is(0); })) {
+    if (has_border(n)) {
         x = padded(g, n, x);
         in_memory.push_back(x);
     }
@@ -247,7 +246,7 @@ bool gradient_of_weight(Rewriter& r, const Graph& old, const Node& n,
         return true;
     }
     Attrs attrs = n.attrs;
-    attrs.set("padding", Sizes(padding.size(), Expr(0)));
+    attrs.set("padding", Sizes(weight.size() - 2, Expr(0)));
     const NodeId id =
         g.add_with_types(n.prim, {grad, x}, std::move(attrs), {old.type(n.results[0])}, n.origin);
     ValueId v = g.node(id).results[0];

@@ -12,6 +12,7 @@
 #include "trace/dtypes.h"
 #include "trace/output_tensor.h"
 #include "trace/replay.h"
+#include "trace/symbol_values.h"
 
 namespace ingot::trace {
 namespace {
@@ -244,9 +245,7 @@ bool CompiledFunction::guards_hold(std::span<const std::int64_t> values) const {
         const Range range = symbols_[s].range();
         if (values[s] < range.lo || values[s] > range.hi) return false;
     }
-    const auto value = [&](Expr symbol) {
-        return values[std::ranges::find(symbols_, symbol) - symbols_.begin()];
-    };
+    const auto value = values_of(symbols_, values);
     return std::ranges::all_of(graph_.guards(), [&](const SizeGuard& g) {
         return holds(g.relation, evaluate(g.left, value), evaluate(g.right, value));
     });
@@ -256,9 +255,7 @@ std::shared_ptr<const CompiledFunction::Sized> CompiledFunction::sized(
     const Variant& variant, std::span<const std::int64_t> values) const {
     auto made = std::make_shared<Sized>();
     made->values.assign(values.begin(), values.end());
-    const auto value = [&](Expr symbol) {
-        return values[std::ranges::find(symbols_, symbol) - symbols_.begin()];
-    };
+    const auto value = values_of(symbols_, values);
     const auto number = [&](Expr e) { return e.is_constant() ? e.constant() : evaluate(e, value); };
     const auto view = [&](const Sizes& sizes, const Sizes& strides, Expr offset) {
         Sized::View v;
@@ -362,14 +359,13 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
         variant->fixed ? variant->fixed : find_sized(*variant, inputs, numbers);
     if (!sized || !accepts(*sized, inputs)) return CallStatus::OtherInputs;
     if (computed != nullptr) {
-        *computed = sized->computed;
-        if (!all_matter_) {
+        if (all_matter_) {
+            *computed = sized->computed;
+        } else {
             Numbers values(symbols_.size());
             read_values(inputs, numbers, values);
-            for (std::size_t i = 0; i < computed_.size(); ++i)
-                (*computed)[i] = evaluate(computed_[i], [&](Expr symbol) {
-                    return values[std::ranges::find(symbols_, symbol) - symbols_.begin()];
-                });
+            computed->clear();
+            for (Expr e : computed_) computed->push_back(evaluate(e, values_of(symbols_, values)));
         }
     }
     use.served = graphs_.wanted && use.allowed && call_graph(inputs, variant, sized, outputs);
@@ -588,9 +584,7 @@ std::vector<at::Tensor> CompiledFunction::replay(std::span<c10::TensorImpl* cons
                                                  std::span<const std::int64_t> numbers) const {
     Numbers values(symbols_.size());
     check(read_values(inputs, numbers, values), "a replay without its inputs");
-    Replay replay([&](Expr symbol) {
-        return values[std::ranges::find(symbols_, symbol) - symbols_.begin()];
-    });
+    Replay replay(values_of(symbols_, values));
     for (std::size_t g = 0; g < input_promises_.size(); ++g)
         replay.bind(input_promises_[g], borrow(graph_input(inputs, g)));
     return replay.run(log_, output_promises_);

@@ -21,6 +21,7 @@
 #include "trace/dtypes.h"
 #include "trace/extern_host.h"
 #include "trace/output_tensor.h"
+#include "trace/symbol_values.h"
 #include "trace/tensors.h"
 #include "trace/torch_compat.h"
 
@@ -413,9 +414,7 @@ DifferentiableFunction::Numbers DifferentiableFunction::numbers_of(const Sizes& 
                                                                    const Numbers& values) const {
     Numbers out;
     for (const Expr e : sizes)
-        out.push_back(e.is_constant() ? e.constant() : evaluate(e, [&](Expr symbol) {
-            return values[std::ranges::find(symbols_, symbol) - symbols_.begin()];
-        }));
+        out.push_back(e.is_constant() ? e.constant() : evaluate(e, values_of(symbols_, values)));
     return out;
 }
 

@@ -310,15 +310,13 @@ Value tan_part(MathContext& context, Value x) {
     return m.select(m.eq(x, m.c(0)), x, m.b.CreateFPTrunc(y, x->getType()));  // keeps -0
 }
 
-constexpr double kLog2E = 0x1.715476p+0;
-
 /// The error of x log2(e) is at most 2^-17 of the result for |x| < 88.
-Value exp_quick(MathOps& m, Value x) { return m.exp2_of_gpu(m.mul(x, m.c(kLog2E))); }
+Value exp_quick(MathOps& m, Value x) { return m.exp2_of_gpu(m.mul(x, m.c(kFloat.log2_e))); }
 
 /// 1 - 2/(exp(2|x|) + 1); near 0, where that loses digits, x - x^3/3 + 2 x^5/15.
 Value tanh_quick(MathOps& m, Value x) {
     Value magnitude = m.abs(x);
-    Value e = m.exp2_of_gpu(m.mul(magnitude, m.c(2 * kLog2E)));
+    Value e = m.exp2_of_gpu(m.mul(magnitude, m.c(2 * kFloat.log2_e)));
     Value large = m.fma(m.reciprocal_of_gpu(m.add(e, m.c(1))), m.c(-2), m.c(1));
     Value s = m.mul(x, x);
     Value slope = m.fma(s, m.fma(s, m.c(2.0 / 15), m.c(-1.0 / 3)), m.c(1));
@@ -339,7 +337,7 @@ Value erf_quick(MathOps& m, Value x) {
 }
 
 Value sigmoid_quick(MathOps& m, Value x) {
-    return m.reciprocal_of_gpu(m.add(m.exp2_of_gpu(m.mul(x, m.c(-kLog2E))), m.c(1)));
+    return m.reciprocal_of_gpu(m.add(m.exp2_of_gpu(m.mul(x, m.c(-kFloat.log2_e))), m.c(1)));
 }
 
 }  // namespace
