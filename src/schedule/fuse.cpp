@@ -493,21 +493,11 @@ class Fuser {
     }
 
     /// Whether the loops reach all of a's points: not where a reads one value at two of its own
-    /// indices (a[:, None] - a[None, :]), which would make both of them the same loop.
+    /// indices (a[:, None] - a[None, :]), or where something else reads it at one index twice (a
+    /// diagonal), which would make both of them the same loop.
     static bool reaches_every_point(const Anchor& a, const Match& match) {
         Sizes seen;
-        bool shared = false;
-        for (const Expr& e : match.map) {
-            Sizes symbols;
-            collect_symbols(e, symbols);
-            for (Expr s : symbols) {
-                if (std::find(seen.begin(), seen.end(), s) == seen.end())
-                    seen.push_back(s);
-                else
-                    shared = true;
-            }
-        }
-        if (!shared) return true;
+        for (const Expr& e : match.map) collect_symbols(e, seen);
         Expr points(1), reached(1);
         for (Expr e : a.extents) points = points * e;
         for (const LoopVar& v : match.vars)

@@ -66,6 +66,14 @@ ValueId variance(Graph& g, Sums& sums, const Node& n, ValueId operand, bool gpu)
     ValueId mean = g.emit(Prim::Div, {sum, size_like(g, sum, count)});
     ValueId away = g.emit(Prim::Sub, {x, broadcast_back(g, mean, sizes, dims)});
     ValueId squares = sum_over(g, sums, g.emit(Prim::Mul, {away, away}), dims, gpu);
+    if (!gpu) {
+        // What the mean's rounding has left in the distances, so that equal elements have none: the
+        // corrected two-pass algorithm (Chan, Golub, LeVeque 1983), in the same loop.
+        ValueId rest = sum_over(g, sums, away, dims, gpu);
+        rest = g.emit(Prim::Div, {g.emit(Prim::Mul, {rest, rest}), size_like(g, rest, count)});
+        squares = g.emit(Prim::Sub, {squares, rest});
+        squares = g.emit(Prim::Maximum, {squares, full_like(g, squares, 0.0)});
+    }
     ValueId divisor = g.emit(Prim::Sub, {size_like(g, squares, count),
                                          full_like(g, squares, n.attrs.get<double>("correction"))});
     divisor = g.emit(Prim::Maximum, {divisor, full_like(g, squares, 0.0)});

@@ -122,6 +122,16 @@ def test_layer_norm_of_equal_elements_is_its_bias(columns: int) -> None:
     assert outcome.kind == "ok", outcome
 
 
+@pytest.mark.parametrize("rows", [3, 5, 7, 100, 768])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_variance_of_equal_elements_is_zero(rows: int, dim: int) -> None:
+    """The mean of equal elements is rounded; what is left of them must not be squared."""
+    columns = torch.tensor([0.1, 0.7615942, -3.3, 1e4]).expand(rows, 4).clone()
+    x = columns if dim == 0 else columns.t().contiguous()
+    outcome = _outcome(lambda x: [x.var(dim, correction=0), x.std(dim)], x)
+    assert outcome.kind == "ok", outcome
+
+
 def test_empty_inputs_share_no_memory() -> None:
     x, y = torch.zeros(0, 6).t().contiguous().t(), torch.zeros(0, 6)
     outcome = _outcome(lambda x, y: x.add_(1), x, y)
