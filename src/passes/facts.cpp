@@ -57,6 +57,20 @@ std::vector<bool> frozen_values(const Graph& g) {
     return frozen;
 }
 
+std::int64_t packable_matmul_bytes(const Graph& g) {
+    const std::vector<bool> frozen = frozen_values(g);
+    std::vector<bool> counted(g.values().size(), false);
+    std::int64_t sum = 0;
+    for (const Node& n : g.nodes()) {
+        if (n.prim != Prim::Matmul || !frozen[n.operands[1]] || frozen[n.operands[0]]) continue;
+        if (counted[n.operands[1]]) continue;
+        counted[n.operands[1]] = true;
+        const Type& type = g.type(n.operands[1]);
+        sum += type.numel().constant() * bytes(type.dtype);  // frozen, so of constant sizes
+    }
+    return sum;
+}
+
 bool same_sizes(const Sizes& a, const Sizes& b) {
     if (a.size() != b.size()) return false;
     for (std::size_t i = 0; i < a.size(); ++i)

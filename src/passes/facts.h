@@ -27,6 +27,9 @@ bool has_effect(const Node& n);
 /// themselves count.
 std::vector<bool> frozen_values(const Graph& g);
 
+/// How much memory the frozen right sides of matmuls take that could be packed into panels.
+std::int64_t packable_matmul_bytes(const Graph& g);
+
 /// Whether `a` and `b` are the same sizes for certain.
 bool same_sizes(const Sizes& a, const Sizes& b);
 

@@ -219,7 +219,11 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
         context.merge_rows = std::int64_t{1} << 40;
         context.vendor_epilogues = true;
     } else {
-        context.panel_width = [&](const PackQuery& query) { return choice.panel_width(query); };
+        context.panel_width = [&](const PackQuery& query) {
+            return options.pack_matmuls || query.convolution ? choice.panel_width(query) : 0;
+        };
+        // A merged right side is a copy like a packed one.
+        if (!options.pack_matmuls) context.merge_rows = 0;
     }
     const Graph optimized = impl_->optimize(graph, context, dump);
     clock.done("passes");

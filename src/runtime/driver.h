@@ -22,6 +22,7 @@ namespace ingot::runtime {
 
 struct CompileOptions {
     bool freezing = true;       // keep values that depend on frozen inputs alone between calls
+    bool pack_matmuls = true;   // bring frozen right sides into panels; false: for the first calls
     bool max_autotune = false;  // measure where the cost model would guess
     std::string debug;          // folder for every level of this compilation; empty: none
     int threads = 0;            // of the compiler; 0: one a core, at most 8

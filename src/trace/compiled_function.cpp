@@ -17,12 +17,9 @@
 namespace ingot::trace {
 namespace {
 
-using runtime::InputState;
 using runtime::OutputMode;
 using runtime::OutputSlot;
 
-/// A parameter that changes at every call is not worth keeping frozen after this many.
-constexpr int kChangesUntilUnfrozen = 3;
 /// Calls that touch less memory than this keep Python's lock.
 constexpr std::int64_t kShortBytes = 64 << 10;
 /// Sets of sizes kept ready; each keeps arenas of its own.
@@ -109,7 +106,8 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
     prepare_graphs(examples);
     last_states_.resize(input_promises_.size());
     changes_.resize(input_promises_.size());
-    auto variant = compile(graph_, interrupted);
+    packs_later_ = should_pack_later();
+    auto variant = compile(graph_, !packs_later_.load(), &report_, interrupted);
     find_what_matters(*variant->program);
     if (variant->fixed) {
         const runtime::Instance& instance = *variant->fixed->instance;
@@ -159,12 +157,15 @@ void CompiledFunction::prepare_graph(std::span<const at::Tensor> examples) {
 }
 
 std::shared_ptr<const CompiledFunction::Variant> CompiledFunction::compile(
-    const Graph& graph, const runtime::InterruptCheck& interrupted) {
+    const Graph& graph, bool pack, runtime::CompileReport* report,
+    const runtime::InterruptCheck& interrupted) {
     const c10::OptionalDeviceGuard on_device(gpu());
+    std::lock_guard lock(compiling_);
     auto variant = std::make_shared<Variant>();
     runtime::CompileOptions options = options_;
     if (options.cores == 0) options.cores = at::get_num_threads();
-    variant->program = compiler_->compile(graph, options, &report_, interrupted);
+    options.pack_matmuls = pack;
+    variant->program = compiler_->compile(graph, options, report, interrupted);
     for (Expr symbol : variant->program->symbols())
         check(std::ranges::find(symbols_, symbol) != symbols_.end(),
               "the program has a symbol that its graph has not");
@@ -358,6 +359,8 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
     std::shared_ptr<const Sized> sized =
         variant->fixed ? variant->fixed : find_sized(*variant, inputs, numbers);
     if (!sized || !accepts(*sized, inputs)) return CallStatus::OtherInputs;
+    if (packs_later_.load(std::memory_order_relaxed) && pack_if_unchanged(inputs)) [[unlikely]]
+        return call(inputs, outputs, numbers, computed, given, use);
     if (computed != nullptr) {
         if (all_matter_) {
             *computed = sized->computed;
@@ -457,62 +460,6 @@ void CompiledFunction::bind_outputs(CallFrame& frame) const {
                                          .unsafeGetStorageImpl()
                                          ->_mutable_data_ptr_no_checks()
                                          .mutable_get());
-    }
-}
-
-void CompiledFunction::freeze(CallFrame& frame) {
-    const runtime::Instance& instance = *frame.sized->instance;
-    const auto list = instance.frozen_inputs();
-    c10::SmallVector<InputState, 16> states;
-    for (std::int32_t g : list) {
-        const c10::TensorImpl& t = *graph_input(frame.inputs, g);
-        const auto& version = t.version_counter();
-        // An inference tensor has no version: count it as new at every call.
-        static std::atomic<std::uint64_t> unique{std::uint64_t{1} << 63};
-        states.push_back({t.unsafe_storage().unsafeGetStorageImpl(), data_of(t, false),
-                          version.enabled() ? version.current_version() : unique.fetch_add(1)});
-    }
-    const auto pin = [&](std::size_t i) -> std::shared_ptr<const void> {
-        using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
-        const c10::TensorImpl& t = *graph_input(frame.inputs, list[i]);
-        return std::make_shared<Weak>(t.unsafe_storage().getWeakStorageImpl());
-    };
-    if (instance.freeze(*frame.context, states, threads_, pin)) {
-        freezes_.fetch_add(1, std::memory_order_relaxed);
-        note_change(frame, states);
-    } else if (changes_in_a_row_.load(std::memory_order_relaxed) != 0) {
-        std::lock_guard lock(mutex_);
-        changes_in_a_row_.store(0, std::memory_order_relaxed);
-        std::ranges::fill(changes_, 0);
-    }
-}
-
-void CompiledFunction::note_change(const CallFrame& frame, std::span<const InputState> states) {
-    std::lock_guard lock(mutex_);
-    const auto list = frame.sized->instance->frozen_inputs();
-    bool any = false;
-    for (std::size_t i = 0; i < list.size(); ++i) {
-        InputState& last = last_states_[list[i]];
-        if (last.storage != nullptr && last != states[i]) {
-            ++changes_[list[i]];
-            any = true;
-        }
-        last = states[i];
-    }
-    if (!any || changes_in_a_row_.fetch_add(1) + 1 < kChangesUntilUnfrozen) return;
-    if (variant_.load() == frame.variant) unfreeze();
-}
-
-void CompiledFunction::unfreeze() {
-    auto& inputs = graph_.mutable_inputs();
-    for (std::size_t g = 0; g < inputs.size(); ++g)
-        if (changes_[g] > 0) inputs[g].frozen = false;
-    std::ranges::fill(changes_, 0);
-    changes_in_a_row_.store(0);
-    try {
-        variant_.store(compile(graph_, {}));
-    } catch (const Error&) {
-        // The frozen form goes on giving right results, only slower.
     }
 }
 

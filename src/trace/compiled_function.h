@@ -120,7 +120,8 @@ class CompiledFunction {
         std::vector<View> views;   // by recipe
         Numbers computed;
     };
-    /// One compiled form; replaced when parameters turn out to change at every call.
+    /// One compiled form; replaced by one with packed weights, and when parameters turn out to
+    /// change at every call.
     struct Variant {
         std::shared_ptr<const runtime::Program> program;
         std::shared_ptr<const Sized> fixed;  // without symbols: the only one
@@ -159,7 +160,8 @@ class CompiledFunction {
     }
     void add_slots(std::span<const at::Tensor> examples, std::span<const at::Tensor> promises);
     void prepare_graph(std::span<const at::Tensor> examples);
-    std::shared_ptr<const Variant> compile(const Graph& graph,
+    std::shared_ptr<const Variant> compile(const Graph& graph, bool pack,
+                                           runtime::CompileReport* report,
                                            const runtime::InterruptCheck& interrupted);
     void find_symbols();
     /// Which symbols an instance of the program depends on, not only guards and `computed_`.
@@ -183,6 +185,10 @@ class CompiledFunction {
     void freeze(CallFrame& frame);
     void note_change(const CallFrame& frame, std::span<const runtime::InputState> states);
     void unfreeze();
+    /// Whether so much is to be packed that a first call does better without.
+    bool should_pack_later() const;
+    /// Goes over to packed weights if all are what they were at the last call; true if it did.
+    bool pack_if_unchanged(std::span<c10::TensorImpl* const> inputs);
     void collect(CallFrame& frame) const;
     void write_back(CallFrame& frame) const;
     void build_outputs(CallFrame& frame, std::vector<at::Tensor>& outputs) const;
@@ -232,11 +238,14 @@ class CompiledFunction {
     runtime::CompileReport report_;
 
     std::atomic<std::shared_ptr<const Variant>> variant_;
+    std::atomic<bool> packs_later_{false};
     std::atomic<int> changes_in_a_row_{0};
     std::atomic<std::int64_t> freezes_{0};
-    std::mutex mutex_;  // of what follows, and of variant_'s replacement
+    std::mutex compiling_;  // a graph's expressions are made by one compilation at a time
+    std::mutex mutex_;      // of what follows, and of variant_'s replacement
     std::vector<runtime::InputState> last_states_;  // by graph input
     std::vector<int> changes_;                      // by graph input, since the last quiet call
+    std::vector<runtime::InputState> seen_states_;  // while packs_later_: of frozen inputs
     GraphCalls graphs_;
 };
 

@@ -1,0 +1,113 @@
+// What becomes of frozen parameters between calls; part of compiled_function.h.
+//
+// Folded and packed weights are kept while their parameters stay what they are. Large matmuls' are
+// packed in the second call only: the packed copies are as big as the model, and to have the
+// system clear that much memory takes longer than the rest of a first call. Until then products
+// read the weights as they lie. A parameter that changes at every call is not kept frozen.
+#include <c10/util/SmallVector.h>
+
+#include "passes/facts.h"
+#include "trace/compiled_call.h"
+#include "trace/compiled_function.h"
+
+namespace ingot::trace {
+namespace {
+
+using runtime::InputState;
+
+/// A parameter that changes at every call is not worth keeping frozen after this many.
+constexpr int kChangesUntilUnfrozen = 3;
+/// Weights of fewer bytes are packed in the first call: to compile twice would cost more.
+constexpr std::int64_t kPackLaterBytes = std::int64_t{32} << 20;
+
+InputState state_of(const c10::TensorImpl& t) {
+    // An inference tensor has no version: count it as new at every call.
+    static std::atomic<std::uint64_t> unique{std::uint64_t{1} << 63};
+    const auto& version = t.version_counter();
+    return {t.unsafe_storage().unsafeGetStorageImpl(), data_of(t, false),
+            version.enabled() ? version.current_version() : unique.fetch_add(1)};
+}
+
+}  // namespace
+
+bool CompiledFunction::should_pack_later() const {
+    return device_.is_cpu() && packable_matmul_bytes(graph_) >= kPackLaterBytes;
+}
+
+bool CompiledFunction::pack_if_unchanged(std::span<c10::TensorImpl* const> inputs) {
+    std::unique_lock lock(mutex_);
+    std::vector<InputState> states;
+    for (std::size_t g = 0; g < from_caller_.size(); ++g)
+        if (graph_.inputs()[g].frozen) states.push_back(state_of(*graph_input(inputs, g)));
+    // Different in the first call, and while weights are being trained. (A storage may have the
+    // address of one that has been freed: then packing comes early, nothing is wrong.)
+    if (std::exchange(seen_states_, states) != states) return false;
+    if (!packs_later_.exchange(false)) return false;
+    seen_states_.clear();
+    const Graph graph = graph_;
+    const std::shared_ptr<const Variant> before = variant_.load();
+    lock.unlock();
+    // Other threads go on with the form at hand meanwhile.
+    try {
+        auto packed = compile(graph, true, nullptr, {});
+        lock.lock();
+        if (variant_.load() != before) return false;
+        variant_.store(std::move(packed));
+        return true;
+    } catch (const std::exception&) {
+        // The form at hand goes on giving right results, only slower.
+        return false;
+    }
+}
+
+void CompiledFunction::freeze(CallFrame& frame) {
+    const runtime::Instance& instance = *frame.sized->instance;
+    const auto list = instance.frozen_inputs();
+    c10::SmallVector<InputState, 16> states;
+    for (std::int32_t g : list) states.push_back(state_of(*graph_input(frame.inputs, g)));
+    const auto pin = [&](std::size_t i) -> std::shared_ptr<const void> {
+        using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
+        const c10::TensorImpl& t = *graph_input(frame.inputs, list[i]);
+        return std::make_shared<Weak>(t.unsafe_storage().getWeakStorageImpl());
+    };
+    if (instance.freeze(*frame.context, states, threads_, pin)) {
+        freezes_.fetch_add(1, std::memory_order_relaxed);
+        note_change(frame, states);
+    } else if (changes_in_a_row_.load(std::memory_order_relaxed) != 0) {
+        std::lock_guard lock(mutex_);
+        changes_in_a_row_.store(0, std::memory_order_relaxed);
+        std::ranges::fill(changes_, 0);
+    }
+}
+
+void CompiledFunction::note_change(const CallFrame& frame, std::span<const InputState> states) {
+    std::lock_guard lock(mutex_);
+    const auto list = frame.sized->instance->frozen_inputs();
+    bool any = false;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+        InputState& last = last_states_[list[i]];
+        if (last.storage != nullptr && last != states[i]) {
+            ++changes_[list[i]];
+            any = true;
+        }
+        last = states[i];
+    }
+    if (!any || changes_in_a_row_.fetch_add(1) + 1 < kChangesUntilUnfrozen) return;
+    if (variant_.load() == frame.variant) unfreeze();
+}
+
+void CompiledFunction::unfreeze() {
+    auto& inputs = graph_.mutable_inputs();
+    for (std::size_t g = 0; g < inputs.size(); ++g)
+        if (changes_[g] > 0) inputs[g].frozen = false;
+    std::ranges::fill(changes_, 0);
+    changes_in_a_row_.store(0);
+    try {
+        packs_later_.store(false);
+        variant_.store(compile(graph_, true, nullptr, {}));
+    } catch (const Error&) {
+        // The frozen form goes on giving right results, only slower.
+    }
+}
+
+}  // namespace ingot::trace
