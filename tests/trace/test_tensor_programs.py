@@ -132,6 +132,13 @@ def test_variance_of_equal_elements_is_zero(rows: int, dim: int) -> None:
     assert outcome.kind == "ok", outcome
 
 
+@pytest.mark.parametrize("shape", [(64, 96), (514,), (3, 4097)])
+def test_variance_is_as_exact_as_eagers(shape: tuple[int, ...]) -> None:
+    x = torch.arange(float(torch.Size(shape).numel())).reshape(shape) * 7 % 11 / 2
+    outcome = _outcome(lambda x: [x.var(-1), *torch.std_mean(x, 0)], x)
+    assert outcome.kind == "ok", outcome
+
+
 def test_empty_inputs_share_no_memory() -> None:
     x, y = torch.zeros(0, 6).t().contiguous().t(), torch.zeros(0, 6)
     outcome = _outcome(lambda x, y: x.add_(1), x, y)

@@ -130,27 +130,32 @@ double correction_of(Call& call) {
     if (call.find("correction") != nullptr) return call.real_or("correction", 1);
     return call.flag("unbiased", true) ? 1 : 0;
 }
-/// Variance in f32 for reduced floats, rounded at the end.
-ValueId variance(Reduction& r, bool root) {
-    DType type = to_dtype(r.self.scalar_type());
-    if (!is_float(type)) throw NotSupported("the variance of a type that is no float");
-    ValueId v =
-        r.run(Prim::Var, r.e.widen(r.call.read(r.self)), {{"correction", correction_of(r.call)}});
+/// In f32 for reduced floats, rounded at the end; in f64 for f32 on the CPU, as eager's
+/// accumulators are there: squares of many elements lose too much otherwise.
+ValueId widened_for_moments(Reduction& r) {
+    if (!is_float(to_dtype(r.self.scalar_type())))
+        throw NotSupported("the variance of a type that is no float");
+    ValueId x = r.e.widen(r.call.read(r.self));
+    const bool doubled = r.self.scalar_type() == at::kFloat && r.self.device().is_cpu();
+    return doubled ? r.e.convert(x, DType::F64) : x;
+}
+ValueId variance(Reduction& r, ValueId x, bool root) {
+    ValueId v = r.run(Prim::Var, x, {{"correction", correction_of(r.call)}});
     if (root) v = r.e.op(Prim::Sqrt, {v});
-    return r.e.convert(v, type);
+    return r.e.convert(v, to_dtype(r.self.scalar_type()));
 }
 template <bool root>
 void lower_var(Call& call) {
     Reduction r(call, "dim");
-    r.give(variance(r, root));
+    r.give(variance(r, widened_for_moments(r), root));
 }
 template <bool root>
 void lower_var_mean(Call& call) {
     Reduction r(call, "dim");
-    r.give(variance(r, root));
-    DType type = to_dtype(r.self.scalar_type());
-    ValueId sum = r.run(Prim::Sum, r.e.widen(call.read(r.self)));
-    r.give(r.e.convert(r.e.div(sum, r.count()), type));
+    ValueId x = widened_for_moments(r);
+    r.give(variance(r, x, root));
+    ValueId mean = r.e.div(r.run(Prim::Sum, x), r.count());
+    r.give(r.e.convert(mean, to_dtype(r.self.scalar_type())));
 }
 
 /// The p-norm of `v` (real, wide) over the reduction's dims.
