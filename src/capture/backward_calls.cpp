@@ -96,15 +96,19 @@ Verdict Recording::on_backward(const Event& event, PyObject** result) {
     std::vector<at::Tensor> gradients;
     recorder_->clear_failure();
     try {
+        const Strictly strictly(*this, Strict::Backward);
         const Observed observed;
         const bindings::WithoutLock unlocked;
         gradients = Backwards::run(call, walk);
     } catch (const std::exception& e) {
         PyErr_Clear();
-        const std::string what = recorder_->failure() ? *recorder_->failure() : e.what();
+        const std::string what = !abandoned_.empty()    ? std::exchange(abandoned_, {})
+                                 : recorder_->failure() ? *recorder_->failure()
+                                                        : e.what();
         recorder_->clear_failure();
         throw Puzzle("in the backward: " + what.substr(0, what.find('\n')));
     }
+    if (!abandoned_.empty()) throw Puzzle("in the backward: " + std::exchange(abandoned_, {}));
     if (!call.may_miss)
         for (const at::Tensor& g : gradients)
             if (!g.defined()) throw Puzzle("an input that the result does not depend on");

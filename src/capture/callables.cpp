@@ -297,7 +297,8 @@ const Names& torch_modules() {
 }
 
 const Names& torch_functions() {
-    static const Names names = {"_scatter", "_gather", "_group_tensors_by_device_and_dtype"};
+    static const Names names = {"_scatter", "_gather", "_group_tensors_by_device_and_dtype",
+                                "redispatch_boxed"};
     return names;
 }
 
@@ -381,7 +382,8 @@ CallClass of_builtin(PyObject* callable) {
         if (found != torch_c().end()) return {found->second, full};
         return {CallKind::Unknown, full};
     }
-    if (module == "torch._C._functorch" && name == "maybe_current_level")
+    if (module == "torch._C._functorch" &&
+        (name == "maybe_current_level" || name == "unwrap_if_dead"))
         return {CallKind::Shallow, full};
     if (name == "_abc_register" || name.starts_with("_reset")) return {CallKind::Unknown, full};
     if (pure_modules().contains(module)) return {CallKind::Deep, full};

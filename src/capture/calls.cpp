@@ -71,6 +71,14 @@ PyObject* function_of_optimizers(PyObject* callable) {
     return name != nullptr && std::string_view(name).starts_with("torch.optim.") ? inner : nullptr;
 }
 
+/// What `Function.apply` asks for the arguments of a forward with those that it has by default: a
+/// function of the forward's signature.
+bool binds_defaults(PyObject* function) {
+    auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
+    return PyUnicode_CompareWithASCIIString(code->co_name, "bind_default_args") == 0 &&
+           text_of(code->co_filename).ends_with("/torch/autograd/function.py");
+}
+
 /// `x.requires_grad_(False)` and `x.detach_()` of what needs no gradient.
 bool changes_nothing(std::string_view name, std::span<PyObject* const> all) {
     if (all.empty() || !THPVariable_CheckExact(all[0])) return false;
@@ -170,6 +178,11 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
     }
     if (PyFunction_Check(callable)) {
         if (is_engine(callable)) return on_backward(event, result);
+        if (binds_defaults(callable) && !arguments.empty() && PyFunction_Check(arguments[0])) {
+            world_->read_function(arguments[0]);
+            *result = perform_unobserved(event);
+            return *result == nullptr ? Verdict::raise : finish_result(event, result);
+        }
         PyObject* first = self != nullptr ? self : arguments.empty() ? nullptr : arguments[0];
         if (is_tensor(first) && method_needs_data(callable) && !may_go_backward(first, callable) &&
             _PyType_Lookup(Py_TYPE(first),
@@ -335,15 +348,15 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             }
             throw Puzzle("the data of a tensor (" + c.name + ")");
         case CallKind::Torch:
+            if (c.name == "torch._C.redispatch_boxed") all.erase(all.begin());  // the operator
             read_arguments(all, 4);
             for (PyObject* o : all)
                 if (is_tensor(o) && !THPVariable_CheckExact(o))
                     throw Puzzle(std::string("a tensor of the subclass ") + Py_TYPE(o)->tp_name);
-            if (c.name.ends_with(".apply") && c10::GradMode::is_enabled() &&
-                std::any_of(all.begin(), all.end(), [](PyObject* o) {
-                    return is_tensor(o) && THPVariable_Unpack(o).requires_grad();
-                }))
-                throw Puzzle("a custom autograd.Function");  // its backward is Python's
+            if (is_custom_function(c.name, all))
+                return on_custom_function(
+                    event, PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr,
+                    all, result);
             if ((*result = update_scaled_by_tensor(event, c.name, all)) != nullptr)
                 return Verdict::handled;
             if (PyErr_Occurred()) return Verdict::raise;

@@ -38,6 +38,8 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     segment_->guards.modes = Modes::now();
     histories_.restore();
     backwards_ = {};
+    functions_.clear();
+    contexts_.clear();
     numbers_.reset();
     specialised_at_.clear();
     recorder_ = std::make_unique<trace::Recorder>();
@@ -76,7 +78,8 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
     context_.counters.record_seconds += seconds_since(began_);
     const Transcript transcript(*recorder_);
     const std::vector<Ref> gradients = backwards_.gradients();  // live on in their leaves
-    const std::vector<at::Tensor> live = transcript.live();
+    const std::vector<at::Tensor> live = transcript.live(contexts_);
+    contexts_.clear();
     std::string reason;
     try {
         segment_->after = Modes::now();
@@ -92,7 +95,20 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         segment_->recipes = builder.finish();
         refuse_fixed_marks(*recorder_->symbols(), segment_->guards, specialised_at_);
         for (const at::Tensor& t : live) graph.add_output(t);
-        graph.run(context_, transcript, context_.counters);
+        {
+            // Backwards of custom functions are recorded with the others now.
+            const Strictly strictly(*this, Strict::Backward);
+            const bool over = std::exchange(over_, false);
+            try {
+                graph.run(context_, transcript, context_.counters,
+                          functions_.empty() ? nullptr : this);
+            } catch (...) {
+                over_ = over;
+                throw;
+            }
+            over_ = over;
+        }
+        if (!abandoned_.empty()) throw NeedsBreaks(abandoned_);
         segment_->end = end;
         for (const std::string& symbol : segment_->guards.sizes().specialised())
             history().fix(symbol);
@@ -114,6 +130,14 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         histories_.restore();
         fill_all(transcript, live);
         segment_->reason = e.what();
+        return false;
+    } catch (const NeedsBreaks& e) {
+        const std::string why = !abandoned_.empty() ? std::exchange(abandoned_, {}) : e.what();
+        for (const Ref& f : functions_)
+            refuse_function(f.get(), "a custom autograd.Function (" + why + ")");
+        histories_.restore();
+        fill_all(transcript, live);
+        segment_->reason = why;
         return false;
     } catch (const NoRecipe& e) {
         reason = e.what();
@@ -165,7 +189,7 @@ void Recording::end_eagerly(const std::string& reason) {
     histories_.restore();
     const Transcript transcript(*recorder_);
     const std::vector<Ref> gradients = backwards_.gradients();
-    fill_all(transcript, transcript.live());
+    fill_all(transcript, transcript.live(contexts_));
     end_of_sizes();
     segment_->end = Segment::End::Eager;
     note_reason(reason);
@@ -174,6 +198,10 @@ void Recording::end_eagerly(const std::string& reason) {
 
 void Recording::give_up(const std::string& reason) {
     if (over_) return;
+    if (strict_ != Strict::No) {
+        if (abandoned_.empty()) abandoned_ = reason;
+        return;
+    }
     over_ = true;
     const Pending pending;
     end_eagerly(reason);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <optional>
 
 #include "bindings/errors.h"
 #include "bindings/lock.h"
@@ -58,7 +59,7 @@ std::int32_t GraphEnd::add_output(const at::Tensor& t) {
 }
 
 void GraphEnd::run(const RecordingContext& context, const Transcript& transcript,
-                   Counters& counters) {
+                   Counters& counters, Observer* observer) {
     std::vector<std::string> spent = take_spent();
     assign_inputs();
     const std::size_t operators = recorder_.log().size();
@@ -79,7 +80,7 @@ void GraphEnd::run(const RecordingContext& context, const Transcript& transcript
                 segment_.guards.modes.grad);
         } else {
             if (!context.settings.compile.debug.empty()) reproduce(context, transcript, false);
-            compile(context, transcript);
+            compile(context, transcript, observer);
         }
     }
     histories_.restore();
@@ -126,13 +127,21 @@ std::vector<std::string> GraphEnd::take_spent() {
     return names;
 }
 
-void GraphEnd::compile(const RecordingContext& context, const Transcript& transcript) {
+void GraphEnd::compile(const RecordingContext& context, const Transcript& transcript,
+                       Observer* observer) {
     try {
+        std::optional<Session> session;
+        if (observer != nullptr) session.emplace(observer);
         const WithoutLock unlocked;
         segment_.program =
             SegmentProgram::compile(recorder_, examples_, promises_, outputs_, context.settings);
         return;
     } catch (const NotSupported& e) {
+        if (observer != nullptr) {
+            PyErr_Clear();  // the engine leaves the program's error behind
+            const std::string what = e.what();
+            throw NeedsBreaks(what.substr(0, what.find('\n')));
+        }
         if (!context.settings.fallback && !numbers_.any()) raise_in_python();
         reason_ = e.what();
     } catch (const runtime::Interrupted&) {

@@ -25,6 +25,12 @@ class NeedsNumbers : public std::runtime_error {
     bool sizes_only;
 };
 
+/// The backward of a custom function cannot be recorded: the function has to be a break.
+class NeedsBreaks : public std::runtime_error {
+  public:
+    using std::runtime_error::runtime_error;
+};
+
 class GraphEnd {
   public:
     GraphEnd(trace::Recorder& recorder, const World& world, const Numbers& numbers,
@@ -39,11 +45,13 @@ class GraphEnd {
     /// Where an object comes from; a promise becomes an output.
     Origin origin_of(PyObject* o);
     std::int32_t add_output(const at::Tensor& t);
-    /// Compiles, runs and fills. Throws Error, NeedsNumbers or a Python error.
-    void run(const RecordingContext& context, const Transcript& transcript, Counters& counters);
+    /// Compiles, runs and fills. Throws Error, NeedsNumbers, NeedsBreaks or a Python error.
+    /// `observer`: of the program's code in backwards; nullptr: there is none.
+    void run(const RecordingContext& context, const Transcript& transcript, Counters& counters,
+             Observer* observer);
 
   private:
-    void compile(const RecordingContext& context, const Transcript& transcript);
+    void compile(const RecordingContext& context, const Transcript& transcript, Observer* observer);
     /// Leaves a program that repeats the recording, with a line in the log if compiling it failed.
     void reproduce(const RecordingContext& context, const Transcript& transcript, bool failed);
     void assign_inputs();

@@ -154,38 +154,19 @@ bool is_of_custom_operators(PyCodeObject* code) {
     return file.ends_with("/torch/_library/autograd.py");
 }
 
-/// Whether a tensor among the frame's arguments needs a gradient, and so Python code of a backward.
-bool needs_gradient(Frame frame) {
-    const auto needs = [](PyObject* o) {
-        return is_tensor(o) && THPVariable_Unpack(o).requires_grad();
-    };
-    bool any = false;
-    for (PyObject* slot : frame.slots()) {
-        if (slot == nullptr || !PyTuple_Check(slot)) continue;
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(slot); ++i) {
-            PyObject* o = PyTuple_GET_ITEM(slot, i);
-            any = any || needs(o);
-            if (PyList_Check(o))
-                for (Py_ssize_t n = 0; n < PyList_GET_SIZE(o); ++n)
-                    any = any || needs(PyList_GET_ITEM(o, n));
-        }
-    }
-    return any && c10::GradMode::is_enabled();
-}
-
 }  // namespace
 
 Verdict Recording::entered(Frame frame, Entry entry) {
     if (over_) return Verdict::hand_back;
     // Python code that PyTorch runs to describe an operator (a meta function): not the program's.
-    if (scope_ != nullptr && c10::impl::TorchDispatchModeTLS::stack_len() < depth_)
+    if ((scope_ != nullptr || strict_ == Strict::Backward) &&
+        c10::impl::TorchDispatchModeTLS::stack_len() < depth_)
         return Verdict::hand_back;
-    if (is_of_custom_operators(frame.code()) && !frame.is_direct()) {
-        if (needs_gradient(frame)) give_up("a custom operator whose gradient is written in Python");
-        return Verdict::hand_back;
-    }
+    // What it calls comes here again: `Function.apply`, and the program's own parts of a gradient.
+    if (is_of_custom_operators(frame.code())) return Verdict::hand_back;
     try {
-        return enter(frame, entry);
+        const Verdict verdict = enter(frame, entry);
+        return abandoned_.empty() ? verdict : abandoned();
     } catch (const std::exception& e) {
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, e.what());
         return Verdict::raise;
@@ -239,6 +220,7 @@ Verdict Recording::before(Frame frame, const Event& event, PyObject** result) {
         *result = first_result_.release();
         return Verdict::handled;
     }
+    if (strict_ != Strict::No) return strictly(frame, event, result);
     try {
         try {
             if (!numbers_->any()) return guarded(frame, event, result);
@@ -434,6 +416,8 @@ void Recording::on_store(const Event& event) {
                                  " of a tensor");
                 return;
             }
+            if (event.operation == Operation::store_attribute && is_function_context(o[0]))
+                note_context_store(event);
             world_->read_special_methods(o[0]);
             if (!has_python_setattr(Py_TYPE(o[0]))) world_->write_attribute(o[0], event.name);
             return;

@@ -18,6 +18,7 @@
 #include "bindings/settings.h"
 #include "capture/backwards.h"
 #include "capture/callables.h"
+#include "capture/custom_function.h"
 #include "capture/histories.h"
 #include "capture/interpreter/observer.h"
 #include "capture/numbers.h"
@@ -101,6 +102,32 @@ class Recording final : public Observer {
     BackwardCall parse_backward(const Event& event) const;
     /// Whether this is `tensor.backward`, which PyTorch's engine can carry out on promises.
     bool may_go_backward(PyObject* tensor, PyObject* method) const;
+    // Custom functions (custom_calls.cpp).
+    enum class Strict : std::uint8_t { No, Forward, Backward };
+    /// Code that runs while it lives is that of a custom function.
+    class Strictly {
+      public:
+        Strictly(Recording& recording, Strict strict)
+            : recording_(recording), before_(std::exchange(recording.strict_, strict)) {}
+        ~Strictly() { recording_.strict_ = before_; }
+        Strictly(const Strictly&) = delete;
+        Strictly& operator=(const Strictly&) = delete;
+
+      private:
+        Recording& recording_;
+        Strict before_;
+    };
+    static bool is_custom_function(std::string_view name, std::span<PyObject* const> arguments);
+    Verdict on_custom_function(const Event& event, PyObject* function,
+                               std::span<PyObject* const> arguments, PyObject** result);
+    void note_custom_function(RecordedFunction::Parts parts, std::size_t calls, PyObject* result);
+    void note_context_store(const Event& event);
+    Verdict without_recording(const Event& event, std::size_t calls, PyObject** result);
+    void refuse_function(PyObject* function, const std::string& reason);
+    void refuse_effects(Frame frame, const Event& event);
+    void refuse_what_may_change(Frame frame, const Event& event);
+    Verdict strictly(Frame frame, const Event& event, PyObject** result);
+    static Verdict abandoned();
     Verdict on_operator(Frame frame, const Event& event, PyObject** result);
     Verdict on_tensor_attribute(Frame frame, const Event& event, PyObject** result);
     void on_store(const Event& event);
@@ -179,6 +206,11 @@ class Recording final : public Observer {
     std::string refusal_;                      // why what came with the call cannot be recorded
     std::optional<Operation> first_;           // to be answered with first_result_
     Ref first_result_;
+    std::optional<CustomForward> custom_;  // whose forward is running
+    std::vector<Ref> functions_;           // custom ones of this segment
+    std::vector<Ref> contexts_;            // and their `ctx`s
+    Strict strict_ = Strict::No;           // what runs is a custom function's code
+    std::string abandoned_;                // why that is not recorded
     bool over_ = false;
     std::int64_t depth_ = 0;  // of the stack of dispatch modes while operators are recorded
 };

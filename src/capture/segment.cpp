@@ -17,6 +17,7 @@ int SegmentTree::traverse(visitproc visit, void* arg) const {
     for (const auto& [key, list] : lists)
         for (const auto& segment : *list)
             if (const int r = segment->traverse(visit, arg)) return r;
+    for (const auto& [function, refusal] : refused) Py_VISIT(function);
     return 0;
 }
 

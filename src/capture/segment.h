@@ -76,6 +76,8 @@ struct Segment {
 struct SegmentTree {
     std::map<std::string, std::shared_ptr<SegmentList>> lists;
     std::unordered_map<const SegmentList*, SizeHistory> histories;
+    /// Custom functions that cannot be recorded, and why.
+    std::map<PyObject*, std::pair<Ref, std::string>> refused;
 
     std::shared_ptr<SegmentList> list(const std::string& key) {
         auto& l = lists[key];

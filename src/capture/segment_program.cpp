@@ -35,20 +35,24 @@ class LogCleaner {
         for (trace::LoggedCall& call : log) {
             for (c10::IValue& v : call.arguments) v = cleaned(v);
             for (c10::IValue& v : call.results) v = cleaned(v);
+            if (call.function != nullptr)
+                call.function =
+                    call.function->mapped([this](const at::Tensor& t) { return cleaned(t); });
         }
     }
     std::vector<at::Tensor> take_outputs() { return std::move(outputs_); }
 
   private:
     c10::IValue cleaned(const c10::IValue& v) {
-        return trace::map_tensors(v, [this](const at::Tensor& t) {
-            if (!t.defined()) return t;
-            const auto found = replaced_.find(t.unsafeGetTensorImpl());
-            if (found != replaced_.end()) return found->second;
-            if (trace::is_promise(t) && !inputs_.contains(t.unsafeGetTensorImpl()))
-                autograd_meta_of(*t.unsafeGetTensorImpl()).reset();
-            return t;
-        });
+        return trace::map_tensors(v, [this](const at::Tensor& t) { return cleaned(t); });
+    }
+    at::Tensor cleaned(const at::Tensor& t) {
+        if (!t.defined()) return t;
+        const auto found = replaced_.find(t.unsafeGetTensorImpl());
+        if (found != replaced_.end()) return found->second;
+        if (trace::is_promise(t) && !inputs_.contains(t.unsafeGetTensorImpl()))
+            autograd_meta_of(*t.unsafeGetTensorImpl()).reset();
+        return t;
     }
     std::unordered_map<c10::TensorImpl*, at::Tensor> replaced_;
     std::unordered_set<c10::TensorImpl*> inputs_;

@@ -39,14 +39,22 @@ void fulfil_all(const std::vector<at::Tensor>& promises, std::vector<at::Tensor>
 
 /// The log holds every result, so PyTorch keeps one reference to its Python object, if there is
 /// one.
-std::vector<at::Tensor> Transcript::live() const {
+std::vector<at::Tensor> Transcript::live(std::span<const Ref> contexts) const {
     std::vector<at::Tensor> live;
+    std::unordered_map<PyObject*, Py_ssize_t> held;
+    for (const Ref& context : contexts) {
+        PyObject** dict = _PyObject_GetDictPtr(context.get());
+        Py_ssize_t at = 0;
+        PyObject *key = nullptr, *value = nullptr;
+        while (dict != nullptr && *dict != nullptr && PyDict_Next(*dict, &at, &key, &value))
+            ++held[value];
+    }
     std::unordered_set<c10::TensorImpl*> seen;
     const auto look = [&](const at::Tensor& t) {
         if (!t.defined() || !trace::is_promise(t) || !seen.insert(t.unsafeGetTensorImpl()).second)
             return;
         PyObject* object = python_object(t);
-        if (object != nullptr && Py_REFCNT(object) > 1) live.push_back(t);
+        if (object != nullptr && Py_REFCNT(object) > 1 + held[object]) live.push_back(t);
     };
     for (const trace::LoggedCall& call : log)
         for (const c10::IValue& r : call.results) trace::for_each_tensor(r, look);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "capture/ref.h"
 #include "trace/recorder.h"
 
 namespace ingot::capture {
@@ -30,8 +31,8 @@ struct Transcript {
         : log(r.log().begin(), r.log().end()),
           inputs(r.inputs().begin(), r.inputs().end()),
           symbols(r.symbols()) {}
-    /// The promises that Python still holds.
-    std::vector<at::Tensor> live() const;
+    /// The promises that Python still holds, beside the dicts of `contexts`.
+    std::vector<at::Tensor> live(std::span<const Ref> contexts = {}) const;
     /// Carries the calls out eagerly and fills the promises.
     void fill_all(const std::vector<at::Tensor>& promises) const;
 };

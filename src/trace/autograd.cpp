@@ -48,6 +48,8 @@ class JointRecorder {
         state_.write_inputs();
         out_.forward_outputs = state_.graph.outputs().size();
         out_.forward_calls = state_.log.size();
+        for (const LoggedCall& call : state_.log)
+            out_.custom = out_.custom || call.function != nullptr;
         refuse_what_gradients_forbid(recipes);
         boundary_ = state_.graph.nodes().size();
         add_tangents(recipes);
@@ -123,6 +125,9 @@ class JointRecorder {
             gradients = torch::autograd::grad(roots_, leaves, tangents_, /*retain_graph=*/false,
                                               /*create_graph=*/false, /*allow_unused=*/true);
         }
+        for (std::size_t i = out_.forward_calls; i < state_.log.size(); ++i)
+            if (state_.log[i].op.hasTag(at::Tag::nondeterministic_seeded))
+                throw NotSupported("a backward draws random numbers");  // when, is eager's order
         const auto recipes = state_.describe_outputs(gradients);
         for (std::size_t i = 0; i < recipes.size(); ++i) out_.gradients[i].recipe = recipes[i];
         for (std::size_t i = 0; i < state_.input_cells_.size(); ++i)

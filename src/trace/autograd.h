@@ -36,6 +36,9 @@ struct JointRecording {
         std::vector<bool> reached;  // by tangent, in order: whether it contributes
     };
     std::vector<Gradient> gradients;
+    /// Some of the backward is the program's own code: what it makes of a gradient that is zero, or
+    /// of none, is its affair.
+    bool custom = false;
     std::vector<std::int32_t> tangents;      // graph inputs, in order of the results
     std::vector<bool> readable_in_backward;  // by graph input: eager would save it, too
 };

@@ -123,8 +123,13 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
 
     variable_list apply(variable_list&& gradients) override {
         std::lock_guard lock(mutex_);
-        if (at::GradMode::is_enabled()) return apply_with_graph(gradients);
-        return apply_program(std::move(gradients));
+        if (at::GradMode::is_enabled()) return apply_with_graph(gradients, true);
+        const auto missing = [](const at::Tensor& g) { return !g.defined(); };
+        if (!function->custom_ || std::ranges::none_of(gradients, missing))
+            return apply_program(std::move(gradients));
+        variable_list results = apply_with_graph(gradients, false);
+        if (!torch::autograd::get_current_graph_task_keep_graph()) forget();
+        return results;
     }
 
     void release_variables() override {
@@ -171,9 +176,9 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
         return results;
     }
 
-    /// The gradients as differentiable functions of inputs and of `gradients`: eager's, over the
-    /// forward's recorded calls.
-    variable_list apply_with_graph(const variable_list& gradients) {
+    /// The gradients, as differentiable functions of inputs and of `gradients` if it `creates` a
+    /// graph: eager's, over the forward's recorded calls.
+    variable_list apply_with_graph(const variable_list& gradients, bool creates) {
         if (released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
         c10::SmallVector<c10::TensorImpl*, 64> raw;
         std::vector<at::Tensor> copies = inputs;
@@ -185,6 +190,7 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
         for (const at::Tensor& t : copies) raw.push_back(t.unsafeGetTensorImpl());
         std::vector<at::Tensor> outputs;
         {
+            const at::AutoGradMode grad(true);
             WithRandomState again(random, function->device_);
             outputs = function->forward_->replay(raw, numbers);
         }
@@ -201,7 +207,7 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
             leaves.push_back(copies[function->from_caller_[gradient.input]]);
         if (roots.empty()) return variable_list(leaves.size());
         return torch::autograd::grad(roots, leaves, tangents, /*retain_graph=*/true,
-                                     /*create_graph=*/true, /*allow_unused=*/true);
+                                     /*create_graph=*/creates, /*allow_unused=*/true);
     }
 
     bool released_ = false;
@@ -218,6 +224,7 @@ DifferentiableFunction::DifferentiableFunction(
     map_inputs(joint, examples, promises);
     results_ = joint.results;
     random_ = joint.recording.uses_random;
+    custom_ = joint.custom;
     symbols_ = joint.recording.numbers;
     for (const Input& in : joint.recording.graph.inputs())
         for (Expr e : joint.recording.graph.type(in.value).sizes) collect_symbols(e, symbols_);

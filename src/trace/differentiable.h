@@ -92,6 +92,7 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     std::vector<std::int32_t> written_;              // caller's inputs that the forward writes
     std::vector<std::uint8_t> old_contents_matter_;  // by written input: gradients depend on them
     bool random_ = false;
+    bool custom_ = false;  // see JointRecording::custom
     std::int64_t saved_bytes_ = 0;
 };
 

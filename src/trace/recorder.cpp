@@ -34,8 +34,12 @@ bool has_out(const c10::FunctionSchema& schema) {
 /// Operators whose decomposition would look at data, though the call itself can be recorded.
 bool stays_a_call(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
     const std::size_t count = op.schema().arguments().size();
-    return op.operator_name().name == "aten::_linalg_check_errors" ||
-           eager_refuses(op, std::span(stack).last(count));
+    // What else comes with a kernel for metadata need not be taken apart: it is the program's own.
+    const std::string& name = op.operator_name().name;
+    if (!name.starts_with("aten::") && op.hasKernelForDispatchKey(c10::DispatchKey::Meta) &&
+        op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd))
+        return true;
+    return name == "aten::_linalg_check_errors" || eager_refuses(op, std::span(stack).last(count));
 }
 
 /// Stores a lowering's result in the tensor an in-place or out= operator names.
@@ -363,6 +367,19 @@ bool Recorder::needs_backward(std::span<const at::Tensor> outputs) const {
 }
 std::span<const InputSource> Recorder::inputs() const { return state_->inputs; }
 std::span<const LoggedCall> Recorder::log() const { return state_->log; }
+at::Tensor Recorder::promise_of(const at::Tensor& tensor) {
+    const std::int32_t input = state_->promise(tensor).cell()->input;
+    return is_promise(tensor) ? tensor : state_->inputs[static_cast<std::size_t>(input)].promise;
+}
+bool Recorder::is_input(const at::Tensor& promise) {
+    const Promise* p = as_promise(promise.unsafeGetTensorImpl());
+    return p != nullptr && p->cell()->input >= 0;
+}
+void Recorder::note_function(std::size_t first, std::shared_ptr<const CustomFunction> function) {
+    check(first < state_->log.size(), "a function without a call");
+    state_->log[first].function = std::move(function);
+    state_->log[first].calls = state_->log.size() - first;
+}
 void Recorder::give(std::size_t input, bool frozen) {
     state_->inputs[input].captured = at::Tensor();
     state_->graph.mutable_inputs()[input].frozen = frozen;

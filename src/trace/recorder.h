@@ -72,6 +72,8 @@ struct OutputRecipe {
     Expr offset;
 };
 
+class CustomFunction;
+
 /// One ATen call as it was recorded. Tensors in `arguments` and `results` are the promises (or real
 /// tensors) of that time; equal TensorImpl pointers mean the same tensor.
 struct LoggedCall {
@@ -79,6 +81,28 @@ struct LoggedCall {
     std::vector<c10::IValue> arguments;
     std::vector<c10::IValue> results;
     bool grad_mode = true;  // whether gradients were recorded at that point
+    /// This call and those behind it, `calls` together, are the forward of a function that has a
+    /// backward of its own.
+    std::shared_ptr<const CustomFunction> function;
+    std::size_t calls = 0;
+};
+
+class Replay;
+
+/// A function of the program whose backward is the program's code, not PyTorch's (a custom
+/// `autograd.Function`). A recording of it is its forward's calls; where these are made again with
+/// gradients it is asked to put its backward behind them.
+class CustomFunction {
+  public:
+    CustomFunction() = default;
+    virtual ~CustomFunction() = default;
+    CustomFunction(const CustomFunction&) = delete;
+    CustomFunction& operator=(const CustomFunction&) = delete;
+    /// Makes the calls `forward` as one function, and binds its results.
+    virtual void apply(Replay& replay, std::span<const LoggedCall> forward) const = 0;
+    /// The same function with other tensors in place of those it refers to.
+    using Map = std::function<at::Tensor(const at::Tensor&)>;
+    virtual std::shared_ptr<const CustomFunction> mapped(const Map& map) const = 0;
 };
 
 /// One tensor that enters the graph.
@@ -213,6 +237,12 @@ class Recorder {
     bool may_write(const at::Tensor& tensor);
     /// What was recorded so far.
     std::span<const LoggedCall> log() const;
+    /// The promise of a tensor from outside, which becomes an input if it was none.
+    at::Tensor promise_of(const at::Tensor& tensor);
+    /// Whether the promise's memory is an input's.
+    static bool is_input(const at::Tensor& promise);
+    /// The calls of the log from `first` on are the forward of `function`.
+    void note_function(std::size_t first, std::shared_ptr<const CustomFunction> function);
 
   private:
     std::unique_ptr<RecorderState> state_;

@@ -74,7 +74,16 @@ void Replay::run(const LoggedCall& call) {
 
 std::vector<at::Tensor> Replay::run(std::span<const LoggedCall> log,
                                     std::span<const at::Tensor> wanted) {
-    for (const LoggedCall& call : log) run(call);
+    for (std::size_t i = 0; i < log.size();) {
+        const LoggedCall& call = log[i];
+        if (call.function && at::GradMode::is_enabled()) {
+            call.function->apply(*this, log.subspan(i, call.calls));
+            i += call.calls;
+        } else {
+            run(call);
+            ++i;
+        }
+    }
     std::vector<at::Tensor> results;
     for (const at::Tensor& promise : wanted) results.push_back(tensor(promise));
     return results;
