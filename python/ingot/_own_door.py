@@ -157,6 +157,11 @@ def _mark_known() -> None:
     _mark_own()
     _ingot.capture_mark(torch.compiler.is_compiling, "true")
     _ingot.capture_mark(torch.autograd.profiler.record_function, "annotation")
+    # The count of an optimizer's steps, which eager reads as a number: what is computed from it
+    # (1 - beta ** step) is as exact here.
+    optimizer = sys.modules.get("torch.optim.optimizer")
+    if optimizer is not None and hasattr(optimizer, "_get_value"):
+        _ingot.capture_mark(optimizer._get_value, "wide")
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None and hasattr(dynamo, "graph_break"):
         _ingot.capture_mark(dynamo.graph_break, "break")

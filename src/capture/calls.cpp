@@ -154,6 +154,11 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
         case Mark::True:
             *result = Py_NewRef(Py_True);
             return Verdict::handled;
+        case Mark::Wide:
+            if (arguments.size() != 1 || !is_tensor(arguments[0])) break;
+            read_arguments(arguments, 4);
+            *result = PyObject_CallMethod(arguments[0], "double", nullptr);
+            return *result == nullptr ? Verdict::raise : Verdict::handled;
         case Mark::Allow:
         case Mark::Constant:
             read_arguments(arguments, 4);

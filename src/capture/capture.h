@@ -47,6 +47,7 @@
 //                                        breaks), 'allow' (runs for real and is assumed to be pure
 //                                        but for its operators), 'constant' (its result is assumed
 //                                        to be constant), 'true' (recorded calls of it give True),
+//                                        'wide' (they give their argument, a tensor as doubles),
 //                                        None (no mark)
 //   _ingot.capture_stance(name) -> str   sets default | force_eager | eager_on_recompile |
 //                                        fail_on_recompile | eager_then_compile; gives the old one

@@ -133,8 +133,10 @@ void GraphEnd::compile(const RecordingContext& context, const Transcript& transc
         std::optional<Session> session;
         if (observer != nullptr) session.emplace(observer);
         const WithoutLock unlocked;
+        bindings::Settings settings = context.settings;
+        if (backwards_.any()) settings.compile.memory_budget = settings.memory_budget;
         segment_.program =
-            SegmentProgram::compile(recorder_, examples_, promises_, outputs_, context.settings);
+            SegmentProgram::compile(recorder_, examples_, promises_, outputs_, settings);
         return;
     } catch (const NotSupported& e) {
         if (observer != nullptr) {

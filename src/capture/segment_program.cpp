@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -59,6 +60,17 @@ class LogCleaner {
     std::vector<at::Tensor> outputs_;
 };
 
+/// Whole training steps work in one arena by turns: the recordings of a function's first calls
+/// would keep one each.
+std::shared_ptr<runtime::SharedArena> arena_of_steps() {
+    static std::mutex mutex;
+    static std::weak_ptr<runtime::SharedArena> latest;
+    std::lock_guard lock(mutex);
+    std::shared_ptr<runtime::SharedArena> arena = latest.lock();
+    if (arena == nullptr) latest = arena = std::make_shared<runtime::SharedArena>();
+    return arena;
+}
+
 void refuse_own_writes(const trace::Recording& recording) {
     for (const Output& o : recording.graph.outputs())
         if (o.writes_input >= 0 &&
@@ -95,9 +107,11 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
         joint.recording.graph.round_intermediates = settings.round_intermediates;
         refuse_own_writes(joint.recording);
         cleaner.clean(joint.recording.log);
+        runtime::CompileOptions options = settings.compile;
+        options.memory_budget = -1;  // another backward than those that it holds is parted from it
         made->joint_ = std::make_shared<trace::DifferentiableFunction>(
             std::move(joint), examples, promises, cleaner.take_outputs(), std::move(compiler),
-            settings.compile, settings.memory_budget, bindings::interrupted);
+            std::move(options), settings.memory_budget, bindings::interrupted);
         return made;
     }
     trace::Recording recording = recorder.finish(outputs);
@@ -113,6 +127,7 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
     made->plain_ = std::make_shared<trace::CompiledFunction>(
         std::move(recording), examples, promises, cleaner.take_outputs(), std::move(compiler),
         settings.compile, bindings::interrupted);
+    if (settings.compile.memory_budget >= 0) made->plain_->share_arena(arena_of_steps());
     return made;
 }
 

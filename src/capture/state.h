@@ -38,6 +38,7 @@ enum class Mark {
     Allow,
     Constant,
     True,
+    Wide,
     Annotation,  // a class of contexts that only profilers see
 };
 

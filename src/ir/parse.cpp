@@ -18,6 +18,7 @@ std::vector<AttrSpec> attr_specs(Prim prim) {
         std::size_t colon = word.find(':');
         specs.push_back({word.substr(0, colon), word.substr(colon + 1), optional});
     }
+    specs.push_back({"again", "bool", true});  // computed a second time: see passes/partition.h
     return specs;
 }
 

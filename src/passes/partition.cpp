@@ -1,6 +1,7 @@
 // See partition.h. The cut: a value has two vertices, `made` and `there`. The edge between them is
 // cut when the value is saved; a value whose `made` lies on the sink's side is computed again in
-// the backward, so the operands of its node must be there too.
+// the backward, so the operands of its node must be there too. `recompute` does the same to a
+// program that holds both: there the second computations are copies marked "again".
 #include "passes/partition.h"
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 
 #include "passes/facts.h"
 #include "passes/max_flow.h"
+#include "passes/passes.h"
 
 namespace ingot {
 
@@ -70,6 +72,14 @@ class Partitioner {
         return out;
     }
 
+    /// The joint graph as one program, in which what lies before the fullest moment is forward.
+    Graph run_whole() {
+        classify_by_time(fullest_moment());
+        measure_distances();
+        choose();
+        return emit_whole();
+    }
+
   private:
     bool of_backward(ValueId v) const { return tangent_[v]; }
 
@@ -110,6 +120,51 @@ class Partitioner {
         }
     }
 
+    /// Before which node the most bytes wait for a reader. Views and what fills memory with one
+    /// number have no bytes of their own; results of the program are there anyway.
+    NodeId fullest_moment() const {
+        const std::size_t count = g_.nodes().size();
+        std::vector<NodeId> last(g_.values().size(), 0);
+        std::vector<bool> output(g_.values().size(), false);
+        for (const Output& o : g_.outputs()) output[o.value] = true;
+        std::vector<double> change(count + 1, 0);
+        for (NodeId id = static_cast<NodeId>(count); id-- > 0;) {
+            const Node& n = g_.node(id);
+            const bool view = is_movement(n.prim) && n.results.size() == 1;
+            for (ValueId v : n.operands)
+                last[v] = std::max(last[v], view ? std::max(id, last[n.results[0]]) : id);
+            if (view || kind(n.prim) == PrimKind::Creation) continue;
+            for (ValueId v : n.results) {
+                if (output[v] || last[v] <= id) continue;
+                change[id + 1] += bytes_of(g_.type(v));
+                change[last[v]] -= bytes_of(g_.type(v));
+            }
+        }
+        double now = 0, most = 0;
+        NodeId fullest = 0;
+        for (NodeId id = 0; id < count; ++id) {
+            now += change[id];
+            if (now > most) fullest = id;
+            most = std::max(most, now);
+        }
+        return fullest;
+    }
+
+    void classify_by_time(NodeId split) {
+        tangent_.assign(g_.values().size(), false);
+        needed_.assign(g_.values().size(), false);
+        read_.assign(g_.values().size(), false);
+        split_ = split;
+        for (NodeId id = 0; id < split; ++id)
+            for (ValueId v : g_.node(id).results) needed_[v] = true;
+        for (NodeId id = split; id < g_.nodes().size(); ++id) {
+            for (ValueId v : g_.node(id).results) tangent_[v] = true;
+            for (ValueId v : g_.node(id).operands)
+                if (g_.values()[v].producer == kNone || g_.values()[v].producer < split)
+                    read_[v] = true;
+        }
+    }
+
     /// How many steps a value is away from its nearest reader in the backward, and whether the
     /// forward has it in memory anyway.
     void measure_distances() {
@@ -140,6 +195,7 @@ class Partitioner {
         const Value& value = g_.values()[v];
         if (value.producer == kNone)
             return query_.readable_in_backward[value.position] ? 1 : MaxFlow::kInfinite;
+        if (!border_.empty() && border_[v]) return 1;
         double w = bytes_of(value.type) * std::pow(1.02, distance_[v]);
         if (query_.views_are_free && is_movement(g_.node(value.producer).prim)) w *= 1.01;
         return in_memory_[v] ? w + 1 : 2 * w + 1;
@@ -164,14 +220,12 @@ class Partitioner {
         if (flow.run(source, sink) >= MaxFlow::kInfinite) return MaxFlow::kInfinite;
         saved_.assign(n, false);
         recomputed_.assign(n, false);
-        double total = 0;
         for (ValueId v = 0; v < n; ++v) {
             if (of_backward(v)) continue;
             saved_[v] = flow.source_side(2 * v) && !flow.source_side(2 * v + 1);
             recomputed_[v] = !flow.source_side(2 * v);
-            if (saved_[v] && g_.values()[v].producer != kNone) total += bytes_of(g_.type(v));
         }
-        return total;
+        return saved_bytes();
     }
 
     void choose() {
@@ -186,6 +240,7 @@ class Partitioner {
         if (all >= MaxFlow::kInfinite)
             throw NotSupported("the backward needs an input that has changed");
         if (query_.memory_budget >= 1 || all == 0) return;
+        if (query_.memory_budget <= 0) return choose_borders(cheap);
         // The least work for a byte first.
         auto price = [&](NodeId id) {
             double size = 0;
@@ -211,6 +266,154 @@ class Partitioner {
         with(low);
     }
 
+    // ---- as little memory as possible ----
+
+    /// What a view looks into.
+    ValueId root(ValueId v) const {
+        while (g_.values()[v].producer != kNone && is_view(g_.node(g_.values()[v].producer)))
+            v = g_.node(g_.values()[v].producer).operands[0];
+        return v;
+    }
+    static bool is_view(const Node& n) { return is_movement(n.prim) && n.operands.size() == 1; }
+    bool is_forward(const Node& n) const { return n.results.empty() || !tangent_[n.results[0]]; }
+
+    /// The forward is divided into segments; what is alive between them is kept, and each segment
+    /// is computed again when the backward comes to it. Were only the inputs kept, all of the
+    /// forward would be alive again at the backward's first step. The number of segments with
+    /// the lowest peak is taken; what is kept counts a little more, as it waits from the forward
+    /// on.
+    void choose_borders(const std::vector<bool>& cheap) {
+        const std::vector<bool> plain = saved_;
+        const auto cost = [&] { return peak_of_backward() + 0.05 * saved_bytes(); };
+        double best = cost();
+        std::vector<bool> saved = saved_, recomputed = recomputed_;
+        find_life();
+        for (int segments : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24}) {
+            saved_ = plain;
+            mark_borders(segments);
+            std::vector<bool> again = cheap;
+            for (NodeId id = 0; id < g_.nodes().size(); ++id) {
+                const Node& n = g_.node(id);
+                if (is_forward(n) && is_repeatable(n)) again[id] = true;
+                for (ValueId v : n.results)
+                    if (border_[v]) again[id] = false;
+            }
+            if (cut(again) >= MaxFlow::kInfinite) continue;
+            if (const double now = cost(); now < best) {
+                best = now;
+                saved = saved_;
+                recomputed = recomputed_;
+            }
+        }
+        saved_ = std::move(saved);
+        recomputed_ = std::move(recomputed);
+    }
+
+    double saved_bytes() const {
+        double sum = 0;
+        for (ValueId v = 0; v < saved_.size(); ++v)
+            if (saved_[v] && g_.values()[v].producer != kNone) sum += bytes_of(g_.type(v));
+        return sum;
+    }
+
+    /// The last node that the forward needs of those that read each value, through views.
+    void find_life() {
+        last_.assign(g_.values().size(), 0);
+        for (NodeId id = static_cast<NodeId>(g_.nodes().size()); id-- > 0;) {
+            const Node& n = g_.node(id);
+            if (!is_forward(n) || n.results.empty() || !needed_[n.results[0]]) continue;
+            for (ValueId v : n.operands)
+                last_[v] = std::max(last_[v], is_view(n) ? last_[n.results[0]] : id);
+        }
+    }
+
+    /// Marks what is alive at `segments - 1` places of the forward, each the narrowest one around
+    /// where an equal part of what is saved (`saved_`) has been made.
+    void mark_borders(int segments) {
+        const std::size_t count = g_.nodes().size();
+        std::vector<double> alive(count + 1, 0), made(count + 1, 0);
+        for (ValueId v = 0; v < g_.values().size(); ++v) {
+            const NodeId from = g_.values()[v].producer;
+            if (from == kNone || !needed_[v] || is_view(g_.node(from))) continue;
+            if (saved_[v]) made[from + 1] += bytes_of(g_.type(v));
+            if (last_[v] <= from) continue;
+            alive[from + 1] += bytes_of(g_.type(v));
+            alive[last_[v] + 1] -= bytes_of(g_.type(v));
+        }
+        for (std::size_t i = 1; i <= count; ++i) {
+            alive[i] += alive[i - 1];
+            made[i] += made[i - 1];
+        }
+        border_.assign(g_.values().size(), false);
+        const double step = made[count] / segments;
+        for (int k = 1; k < segments; ++k) {
+            std::size_t place = 0;
+            for (std::size_t i = 1; i < count; ++i) {
+                if (std::abs(made[i] - k * step) > 0.4 * step) continue;
+                if (place == 0 || alive[i] < alive[place]) place = i;
+            }
+            if (place == 0) continue;
+            for (ValueId v = 0; v < g_.values().size(); ++v) {
+                const NodeId from = g_.values()[v].producer;
+                if (from != kNone && from < place && last_[v] >= place && needed_[v])
+                    border_[root(v)] = true;
+            }
+        }
+    }
+
+    /// The most bytes alive at once while the backward runs as it is going to be emitted.
+    double peak_of_backward() const {
+        std::vector<NodeId> steps;
+        std::vector<std::size_t> born(g_.values().size(), 0), last(g_.values().size(), 0);
+        std::vector<bool> have(g_.values().size(), false);
+        const auto emit = [&](const Node& n, NodeId id) {
+            steps.push_back(id);
+            for (ValueId v : n.operands) last[root(v)] = steps.size();
+            for (ValueId v : n.results) {
+                born[v] = steps.size();
+                have[v] = true;
+            }
+        };
+        std::vector<ValueId> stack;
+        const auto need = [&](ValueId wanted) {
+            stack.push_back(wanted);
+            while (!stack.empty()) {
+                const ValueId v = stack.back();
+                const bool there = have[v] || !recomputed_[v];
+                bool ready = true;
+                if (!there)
+                    for (ValueId o : g_.node(g_.values()[v].producer).operands)
+                        if (!have[o] && recomputed_[o]) {
+                            stack.push_back(o);
+                            ready = false;
+                        }
+                if (!ready) continue;
+                stack.pop_back();
+                if (!there) emit(g_.node(g_.values()[v].producer), g_.values()[v].producer);
+            }
+        };
+        for (NodeId id = 0; id < g_.nodes().size(); ++id) {
+            const Node& n = g_.node(id);
+            if (is_forward(n)) continue;
+            for (ValueId v : n.operands) need(v);
+            emit(n, id);
+        }
+        for (const Output& o : g_.outputs())
+            if (tangent_[o.value]) last[root(o.value)] = steps.size() + 1;
+        std::vector<double> change(steps.size() + 3, 0);
+        for (ValueId v = 0; v < g_.values().size(); ++v) {
+            const NodeId from = g_.values()[v].producer;
+            if (from == kNone || last[v] == 0 || is_view(g_.node(from)) ||
+                kind(g_.node(from).prim) == PrimKind::Creation)
+                continue;
+            change[born[v]] += bytes_of(g_.type(v));
+            change[last[v] + 1] -= bytes_of(g_.type(v));
+        }
+        double now = 0, most = 0;
+        for (double c : change) most = std::max(most, now += c);
+        return most;
+    }
+
     // ---- the two graphs ----
 
     struct Emission {
@@ -218,7 +421,8 @@ class Partitioner {
         std::vector<ValueId> map;
     };
 
-    void copy(Emission& e, const Node& n) const {
+    /// `again`: marks the copy as one that must not be merged with the first.
+    void copy(Emission& e, const Node& n, bool again = false) const {
         std::vector<ValueId> operands;
         for (ValueId v : n.operands) {
             check(e.map[v] != kNone, "partition: an operand is on the other side");
@@ -226,8 +430,10 @@ class Partitioner {
         }
         std::vector<Type> types;
         for (ValueId v : n.results) types.push_back(g_.type(v));
-        NodeId id = e.graph.add_with_types(n.prim, std::move(operands), n.attrs, std::move(types),
-                                           n.origin);
+        Attrs attrs = n.attrs;
+        if (again) attrs.set("again", true);
+        NodeId id = e.graph.add_with_types(n.prim, std::move(operands), std::move(attrs),
+                                           std::move(types), n.origin);
         // A result that was saved stays what was saved.
         for (std::size_t i = 0; i < n.results.size(); ++i)
             if (e.map[n.results[i]] == kNone) e.map[n.results[i]] = e.graph.node(id).results[i];
@@ -319,7 +525,7 @@ class Partitioner {
     }
 
     /// Emits what computes `wanted` again, right before its first use; deep chains need a stack.
-    void recompute(Emission& e, ValueId wanted) const {
+    void recompute(Emission& e, ValueId wanted, bool again = false) const {
         std::vector<ValueId> stack{wanted};
         while (!stack.empty()) {
             ValueId v = stack.back();
@@ -337,13 +543,36 @@ class Partitioner {
                     ready = false;
                 }
             if (!ready) continue;
-            copy(e, n);
+            copy(e, n, again);
             stack.pop_back();
         }
     }
 
+    Graph emit_whole() const {
+        Graph out(g_.shared_pool());
+        out.round_intermediates = g_.round_intermediates;
+        Emission early{out, std::vector<ValueId>(g_.values().size(), kNone)};
+        for (const Input& in : g_.inputs())
+            early.map[in.value] = out.add_input(g_.type(in.value), in.name, in.strides, in.frozen);
+        for (NodeId id = 0; id < split_; ++id) copy(early, g_.node(id));
+        Emission late{out, early.map};
+        for (ValueId v = 0; v < recomputed_.size(); ++v)
+            if (recomputed_[v]) late.map[v] = kNone;
+        for (NodeId id = split_; id < g_.nodes().size(); ++id) {
+            for (ValueId v : g_.node(id).operands) recompute(late, v, true);
+            copy(late, g_.node(id));
+        }
+        for (const Output& o : g_.outputs()) {
+            const ValueId v = tangent_[o.value] ? late.map[o.value] : early.map[o.value];
+            out.add_output(v, o.strides, o.writes_input);
+        }
+        for (const SizeGuard& guard : g_.guards()) out.add_guard(guard);
+        return out;
+    }
+
     const Graph& g_;
     const PartitionQuery& query_;
+    NodeId split_ = 0;  // of a whole program
     // By value:
     std::vector<bool> tangent_;    // depends on a tangent
     std::vector<bool> needed_;     // the forward's outputs and effects depend on it
@@ -351,12 +580,22 @@ class Partitioner {
     std::vector<bool> in_memory_;  // the forward writes it to memory anyway
     std::vector<int> distance_;
     std::vector<bool> saved_, recomputed_;
+    std::vector<bool> border_;  // kept between segments; empty: there are none
+    std::vector<NodeId> last_;  // the forward's last reader
 };
 
 }  // namespace
 
 Partition partition(const Graph& joint, const PartitionQuery& query) {
     return Partitioner(joint, query).run();
+}
+
+Graph recompute(const Graph& graph, const PassContext& context) {
+    if (!context.memory_budget || graph.nodes().empty()) return graph;
+    PartitionQuery query;
+    query.memory_budget = *context.memory_budget;
+    query.readable_in_backward.assign(graph.inputs().size(), true);
+    return eliminate_dead(Partitioner(graph, query).run_whole(), context);
 }
 
 }  // namespace ingot

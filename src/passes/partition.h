@@ -20,8 +20,9 @@ struct PartitionQuery {
     std::size_t forward_outputs = 0;         // the first outputs of the graph are the forward's
     std::vector<std::int32_t> tangents;      // positions of inputs that only the backward is given
     std::vector<bool> readable_in_backward;  // by input: whether the backward may read it
-    /// 1: nothing expensive is computed twice. 0: as little as possible is saved. Between: the
-    /// fraction of the bytes saved at 1 that may be saved, recomputing the cheapest first.
+    /// 1: nothing expensive is computed twice. 0: as little memory as possible is needed at once;
+    /// the forward is computed again in segments. Between: the fraction of the bytes saved at 1
+    /// that may be saved, recomputing the cheapest first.
     double memory_budget = 1;
     /// What looks into memory is not saved beside it: calls read it through views.
     bool views_are_free = false;

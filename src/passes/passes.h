@@ -14,5 +14,6 @@ Graph fuse_linear(const Graph& graph, const PassContext& context);
 Graph join_parts(const Graph& graph, const PassContext& context);
 Graph align_columns(const Graph& graph, const PassContext& context);
 Graph pack_contractions(const Graph& graph, const PassContext& context);
+Graph recompute(const Graph& graph, const PassContext& context);
 
 }  // namespace ingot

@@ -11,7 +11,8 @@ namespace ingot {
 
 namespace {
 // Cleaning comes first, so that the rewrites behind it see few forms, and again after them; packing
-// last, because nothing looks through it.
+// behind them, because nothing looks through it; what is computed twice last, because cleaning
+// would make it one again.
 constexpr Pass kPipeline[] = {
     {"simplify", simplify},
     {"fold_constants", fold_constants},
@@ -28,6 +29,7 @@ constexpr Pass kPipeline[] = {
     {"simplify", simplify},
     {"eliminate_common", eliminate_common},
     {"eliminate_dead", eliminate_dead},
+    {"recompute", recompute},
 };
 }  // namespace
 

@@ -7,6 +7,7 @@
 // parameters.
 #pragma once
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,9 @@ struct PassContext {
     bool vendor_epilogues = false;
     /// Constants of at most this many elements are computed now.
     std::int64_t constant_elements = 256;
+    /// Set for a program that holds its own backward: what is cheap to compute is computed again
+    /// there instead of being kept, and what is not, too, below 1 (see partition.h).
+    std::optional<double> memory_budget;
 };
 
 struct Pass {

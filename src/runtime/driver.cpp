@@ -224,6 +224,7 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
         };
         // A merged right side is a copy like a packed one.
         if (!options.pack_matmuls) context.merge_rows = 0;
+        if (options.memory_budget >= 0) context.memory_budget = options.memory_budget;
     }
     const Graph optimized = impl_->optimize(graph, context, dump);
     clock.done("passes");

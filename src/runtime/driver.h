@@ -28,7 +28,9 @@ struct CompileOptions {
     int threads = 0;            // of the compiler; 0: one a core, at most 8
     int cores = 0;              // that the program will run on; 0: all of the target
     bool cuda_graphs = false;   // replay a GPU's steps as one graph where possible
-    int gpu = -1;               // the GPU (its ordinal) that it will run on; -1: the processor
+    /// >= 0: the program holds its own backward; of what it keeps for that (passes/partition.h).
+    double memory_budget = -1;
+    int gpu = -1;  // the GPU (its ordinal) that it will run on; -1: the processor
 };
 
 struct CompilerOptions {

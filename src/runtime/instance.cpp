@@ -73,6 +73,7 @@ Instance::Instance(std::shared_ptr<const Program> program, const ExternHost& ext
     find_frozen(plan);
     find_drops();
     find_memory_events();
+    find_spoiled(plan);
     index_uses();
     if (gpu_) prepare_gpu(externs);
 }
@@ -211,7 +212,6 @@ void Instance::add_kernel(const Plan& plan, const KernelStep& step, const Symbol
                      std::max<std::int64_t>(1, number(launch.launch.grain, by_kernel)),
                      number(launch.launch.scratch_bytes, by_kernel)};
         if (l.work <= 0) continue;
-        may_fail_ = may_fail_ || checks_indices(kernel);
         scratch_stride_ = std::max(scratch_stride_, round_up(l.scratch_bytes, 64));
         into.push_back({false, static_cast<std::uint32_t>(launches_.size()), {}, {}, {}});
         launches_.push_back(l);
@@ -344,6 +344,34 @@ void Instance::find_memory_events() {
         for (std::int32_t b : buffers_of(steps_[s]))
             if (const std::int32_t i = std::exchange(input[root(b)], -1); i >= 0)
                 steps_[s].releases.push_back(i);
+}
+
+// Inputs that are written before, or by, the last step that checks indices.
+void Instance::find_spoiled(const Plan& plan) {
+    may_spoil_.assign(inputs_.size(), false);
+    std::size_t end = plan.steps.size();  // behind the last one that checks
+    const auto kernel_of = [&](const KernelStep& step) -> const Kernel& {
+        return plan.kernels.at(step.kernel);
+    };
+    for (; end > 0; --end)
+        if (const auto* step = std::get_if<KernelStep>(&plan.steps[end - 1]))
+            if (checks_indices(kernel_of(*step))) break;
+    std::vector<bool> written(buffers_.size(), false);
+    for (std::size_t s = 0; s < end; ++s) {
+        if (const auto* step = std::get_if<KernelStep>(&plan.steps[s])) {
+            std::size_t argument = 0;
+            for (const KernelBuffer& b : kernel_of(*step).buffers) {
+                if (b.scope != BufferScope::Argument) continue;
+                if (b.written) written[root(step->buffers[argument])] = true;
+                ++argument;
+            }
+        } else {
+            for (std::int32_t b : std::get<ExternStep>(plan.steps[s]).outputs)
+                written[root(b)] = true;
+        }
+    }
+    for (std::size_t i = 0; i < input_buffers_.size(); ++i)
+        may_spoil_[i] = written[root(input_buffers_[i])];
 }
 
 void Instance::index_uses() {

@@ -184,6 +184,8 @@ void Instance::run_steps(const std::vector<StepRef>& steps, Context& context,
             run_extern(externs_[step.index], context);
         else
             run_launch(launches_[step.index], context, threads, available);
+        if (context.error_ != kNoError) [[unlikely]]
+            return;
         for (std::int32_t b : step.drops) context.owners_[b].reset();
         if (memory != nullptr)
             for (std::int32_t i : step.releases) memory->release_input(i);

@@ -150,9 +150,9 @@ class Instance {
     bool has_frozen_steps() const { return !frozen_steps_.empty(); }
     std::int64_t arena_bytes() const { return arena_bytes_; }
     std::int64_t frozen_bytes() const { return frozen_bytes_; }
-    /// Whether a kernel checks indices, so that error() may be set; written inputs then need a copy
-    /// to go back to.
-    bool may_fail() const { return may_fail_; }
+    /// Whether a kernel that checks indices, so that error() may be set, runs when graph input
+    /// `input` has been written: it then needs a copy to go back to.
+    bool may_spoil(std::size_t input) const { return may_spoil_[input]; }
     std::size_t launch_count() const { return launches_.size(); }
     std::size_t extern_count() const { return externs_.size(); }
 
@@ -185,7 +185,8 @@ class Instance {
     /// On a GPU: throws Error if an index was out of range in an earlier call. run() does this too.
     void check_gpu_error() const;
     /// Runs all steps: inputs, outputs (Direct ones) and frozen values must be set. A nonzero
-    /// Context::error() afterwards means that the outputs are void. Exceptions of extern calls
+    /// Context::error() afterwards means that the outputs are void; on the processor, the step that
+    /// set it was the last one. Exceptions of extern calls
     /// pass. With `memory`, results' memory is asked for and inputs are given back on the way.
     void run(Context& context, const Threads& threads, RunMemory* memory = nullptr) const;
 
@@ -246,6 +247,7 @@ class Instance {
     void find_frozen(const Plan& plan);
     void find_drops();
     void find_memory_events();
+    void find_spoiled(const Plan& plan);
     /// The buffers of a step, views among them.
     std::span<const std::int32_t> buffers_of(const StepRef& step) const;
     void add_steps(const Plan& plan, const std::vector<Step>& steps, const ExternHost& externs,
@@ -285,7 +287,7 @@ class Instance {
     std::vector<std::int32_t> frozen_inputs_, frozen_buffers_;
     std::int64_t arena_bytes_ = 0, frozen_bytes_ = 0, scratch_stride_ = 0;
     std::uint32_t max_extern_outputs_ = 0, parameter_count_ = 0;
-    bool may_fail_ = false;
+    std::vector<bool> may_spoil_;           // by graph input
     std::shared_ptr<const cuda::Gpu> gpu_;  // null on the processor
     const DeviceHost* device_ = nullptr;    // of the caller
     std::unique_ptr<cuda::HostWord> gpu_error_;

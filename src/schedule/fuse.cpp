@@ -38,6 +38,7 @@ class Fuser {
         f_.makers.resize(g.values().size());
         extern_of_.assign(g.values().size(), kNone);
         readers_.resize(g.values().size());
+        find_late();
     }
 
     Fusion run() {
@@ -83,6 +84,18 @@ class Fuser {
             a.start = start;
             start += g_.type(part).sizes[dim];
             add_anchor(std::move(a));
+        }
+    }
+
+    // What is computed again, to be kept in memory for a shorter time, and all that needs it: next
+    // to the first computation it would be kept as long as that one's result.
+    void find_late() {
+        late_.assign(g_.values().size(), false);
+        for (const Node& n : g_.nodes()) {
+            const bool late =
+                n.attrs.has("again") || std::any_of(n.operands.begin(), n.operands.end(),
+                                                    [&](ValueId v) { return late_[v]; });
+            for (ValueId v : n.results) late_[v] = late;
         }
     }
 
@@ -271,6 +284,7 @@ class Fuser {
         group.frozen = p_.frozen[a.target];
         group.reduces = a.reduces;
         group.contracts = a.contracts;
+        group.late = late_[a.value];
         group.elements = elements_of(a);
         group.level = level_of(a);
         a.map.assign(a.vars.size(), Expr(0));
@@ -360,6 +374,7 @@ class Fuser {
     bool may_join(const Anchor& a, std::uint32_t candidate) const {
         const Group& group = f_.groups[candidate];
         if (group.is_extern || group.frozen != p_.frozen[a.target]) return false;
+        if (group.late != late_[a.value]) return false;
         if (group.contracts && a.reduces) return false;
         if (elements_of(a) > kMuchLarger * group.elements) return false;
         if (group.anchors.size() >= kMostAnchors) return false;
@@ -593,6 +608,7 @@ class Fuser {
     const Layouts& layouts_;
     const ScheduleOptions& options_;
     Fusion f_;
+    std::vector<bool> late_;                           // by value
     std::vector<std::uint32_t> extern_of_;             // by value: the extern group
     std::vector<std::vector<std::uint32_t>> readers_;  // by value: recent anchors that read it
     std::uint32_t last_effect_ = kNone;

@@ -3,7 +3,6 @@
 #include "schedule/schedule.h"
 
 #include <algorithm>
-#include <queue>
 #include <unordered_map>
 
 #include "schedule/contract.h"
@@ -13,6 +12,7 @@
 #include "schedule/legalize.h"
 #include "schedule/loops.h"
 #include "schedule/memory.h"
+#include "schedule/order.h"
 #include "schedule/reuse.h"
 
 namespace ingot {
@@ -41,7 +41,7 @@ class Scheduler {
             plan_.input_buffers.push_back(buffer(in.value));
             plan_.frozen_inputs.push_back(placement_.frozen[in.value]);
         }
-        for (std::uint32_t group : order()) {
+        for (std::uint32_t group : order_groups(g_, placement_, layouts_, fusion_)) {
             const Group& gr = fusion_.groups[group];
             Step step = gr.is_extern ? extern_step(gr) : Step(kernel_step(group));
             (gr.frozen ? plan_.frozen_steps : plan_.steps).push_back(std::move(step));
@@ -60,45 +60,6 @@ class Scheduler {
         if (n.prim == Prim::PackedMatmul || n.prim == Prim::PackedConv) return true;
         return options_.generate_contraction &&
                options_.generate_contraction(bare_contraction(g_, id, layouts_));
-    }
-
-    // Groups after all they need; among those ready, the earliest in the program. Groups that write
-    // inputs come last, in the order of the outputs.
-    std::vector<std::uint32_t> order() const {
-        const auto& groups = fusion_.groups;
-        std::vector<int> waiting(groups.size(), 0);
-        std::vector<std::vector<std::uint32_t>> users(groups.size());
-        for (std::uint32_t i = 0; i < groups.size(); ++i) {
-            auto needs = groups[i].needs;
-            std::sort(needs.begin(), needs.end());
-            needs.erase(std::unique(needs.begin(), needs.end()), needs.end());
-            for (std::uint32_t n : needs) users[n].push_back(i);
-            waiting[i] = static_cast<int>(needs.size());
-        }
-        using Key = std::tuple<bool, bool, NodeId, std::uint32_t>;
-        std::priority_queue<Key, std::vector<Key>, std::greater<>> ready;
-        auto push = [&](std::uint32_t i) {
-            ready.push({!groups[i].frozen, writes_input(groups[i]), groups[i].node, i});
-        };
-        for (std::uint32_t i = 0; i < groups.size(); ++i)
-            if (waiting[i] == 0) push(i);
-        std::vector<std::uint32_t> sorted, last;
-        while (!ready.empty()) {
-            auto [warm, writes, node, i] = ready.top();
-            ready.pop();
-            (writes ? last : sorted).push_back(i);
-            for (std::uint32_t user : users[i])
-                if (--waiting[user] == 0) push(user);
-        }
-        sorted.insert(sorted.end(), last.begin(), last.end());
-        check(sorted.size() == groups.size(), "fusion has made a cycle");
-        return sorted;
-    }
-
-    bool writes_input(const Group& group) const {
-        return std::any_of(group.anchors.begin(), group.anchors.end(), [&](std::uint32_t a) {
-            return layouts_.written_input(fusion_.anchors[a].target) != kNone;
-        });
     }
 
     // --- buffers ---

@@ -443,8 +443,10 @@ void CompiledFunction::bind_inputs(CallFrame& frame) const {
         frame.context->set_input(w, data_of(*impl, true));
         if (device_.is_cuda() && reinterpret_cast<std::uintptr_t>(data_of(*impl, true)) % 16 != 0)
             throw NotSupported("a written input at an odd address");
-        if (frame.sized->instance->may_fail() && !frame.sized->instance->on_gpu())
-            frame.saved.push_back(borrow(impl).detach().clone());
+        // What no kernel can fail behind needs no copy: an optimizer's states are large.
+        const bool spoiled =
+            frame.sized->instance->may_spoil(w) && !frame.sized->instance->on_gpu();
+        frame.saved.push_back(spoiled ? borrow(impl).detach().clone() : at::Tensor());
     }
 }
 

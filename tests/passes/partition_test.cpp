@@ -25,6 +25,7 @@
 #include "ir/reference.h"
 #include "ir/verify.h"
 #include "passes/max_flow.h"
+#include "passes/passes.h"
 
 namespace ingot {
 namespace {
@@ -134,6 +135,40 @@ TEST(Partition, RefusesWhatTheBackwardMayNotRead) {
     query.tangents = {1};
     query.readable_in_backward = {false, true};
     EXPECT_THROW(partition(joint, query), NotSupported);
+}
+
+TEST(Recompute, ComputesCheapValuesAgainBehindTheFullestMoment) {
+    const Graph graph = parse_graph(R"(graph(%x: f32[8, 8], %w: f32[8, 8]) {
+  %a = tanh(%x)
+  %b = matmul(%a, %w)
+  %c = sin(%b)
+  %d = matmul(%c, %w)
+  %e = mul(%d, %d)
+  %f = matmul(%e, %w)
+  %g = mul(%f, %a)
+  %h = mul(%g, %c)
+  return %h
+}
+)");
+    PassContext context;
+    EXPECT_EQ(to_string(recompute(graph, context)), to_string(graph));
+    context.memory_budget = 1;
+    const Graph again = recompute(graph, context);
+    verify(again);
+    std::vector<std::string> copies;
+    for (const Node& n : again.nodes())
+        if (n.attrs.has("again")) copies.emplace_back(name(n.prim));
+    EXPECT_EQ(copies, std::vector<std::string>{"tanh"});
+    std::vector<Tensor> inputs;
+    for (int i = 0; i < 2; ++i) {
+        Tensor t(DType::F32, {8, 8});
+        for (std::int64_t k = 0; k < 64; ++k) t.set(k, {0.01 * static_cast<double>(k - 30), 0, 0});
+        inputs.push_back(t);
+    }
+    auto number = [](Expr) { return std::int64_t{0}; };
+    const Tensor want = evaluate(graph, inputs, number)[0];
+    const Tensor got = evaluate(again, inputs, number)[0];
+    for (std::int64_t k = 0; k < 64; ++k) ASSERT_EQ(got.get(k).re, want.get(k).re);
 }
 
 TEST(MaxFlow, FindsTheNarrowPlace) {

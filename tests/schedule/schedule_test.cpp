@@ -114,5 +114,32 @@ TEST(Schedule, InputsGivenBackAreCopied) {
     EXPECT_EQ(p.output_buffers[2], p.input_buffers[0]) << to_string(p);
 }
 
+TEST(Schedule, AGradientDiesWithItsUpdate) {
+    Graph g;
+    ValueId x = input(g, {64, 64}), p = input(g, {64, 64}), q = input(g, {64, 64});
+    ValueId first = g.emit(Prim::Matmul, {x, p}), second = g.emit(Prim::Matmul, {x, q});
+    const Sizes strides = contiguous_strides(g.type(x).sizes);
+    g.add_output(g.emit(Prim::Sub, {p, first}), strides, 1);
+    g.add_output(g.emit(Prim::Sub, {q, second}), strides, 2);
+    Plan plan = schedule(g);
+    // Each update follows its product, in place: one product is alive at a time.
+    ASSERT_EQ(plan.steps.size(), 4u) << to_string(plan);
+    EXPECT_TRUE(std::holds_alternative<KernelStep>(plan.steps[1])) << to_string(plan);
+    EXPECT_TRUE(plan.arena_bytes.is(64 * 64 * 4)) << to_string(plan);
+}
+
+TEST(Schedule, AWriteWaitsForThoseWhoReadTheOldContents) {
+    Graph g;
+    ValueId x = input(g, {64, 64}), p = input(g, {64, 64});
+    ValueId gradient = g.emit(Prim::Matmul, {x, x});
+    ValueId updated = g.emit(Prim::Sub, {p, gradient});
+    output(g, g.emit(Prim::Matmul, {x, p}));
+    g.add_output(updated, contiguous_strides(g.type(x).sizes), 1);
+    Plan plan = schedule(g);
+    ASSERT_EQ(plan.steps.size(), 3u) << to_string(plan);
+    EXPECT_TRUE(std::holds_alternative<KernelStep>(plan.steps[2])) << to_string(plan);
+    EXPECT_TRUE(plan.arena_bytes.is(64 * 64 * 4)) << to_string(plan);
+}
+
 }  // namespace
 }  // namespace ingot

@@ -15,18 +15,21 @@ import ingot
 # compilers' own memory. Linux counts peaks from where clear_refs was written.
 CHILD = """
 import json, sys, torch
-kind, budget = sys.argv[1], float(sys.argv[2])
+kind, budget, whole = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "whole"
 torch.set_num_threads(1)
 torch.manual_seed(0)
 layers = []
 for _ in range(12):
     layers += [torch.nn.Linear(128, 128), torch.nn.BatchNorm1d(128), torch.nn.GELU()]
 model = torch.nn.Sequential(*layers).train()
-function = model
-if kind == "ingot":
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+def compiled(function):
+    if kind == "eager":
+        return function
     import ingot
-    function = ingot.compile(model, dynamic=False,
-                             options={"memory_budget": budget, "fallback": False})
+    return ingot.compile(function, dynamic=False,
+                         options={"memory_budget": budget, "fallback": False})
+function = model if whole else compiled(model)
 x = torch.randn(8192, 128)
 def read(key):
     with open("/proc/self/status") as f:
@@ -35,6 +38,11 @@ def step(x):
     for p in model.parameters():
         p.grad = None
     function(x).square().mean().backward()
+    if whole:
+        optimizer.step()
+if whole:
+    step = compiled(step)
+    step(torch.randn(16, 128))  # the first has no gradients yet
 step(torch.randn(16, 128))
 before = read("VmRSS")
 for i in range(3):
@@ -46,8 +54,8 @@ print(json.dumps({"peak": read("VmHWM") - before}))
 """
 
 
-def peak(kind: str, budget: float = 1.0) -> float:
-    run = subprocess.run([sys.executable, "-c", CHILD, kind, str(budget)], check=True,
+def peak(kind: str, budget: float = 1.0, what: str = "model") -> float:
+    run = subprocess.run([sys.executable, "-c", CHILD, kind, str(budget), what], check=True,
                          capture_output=True, text=True)  # fmt: skip
     return json.loads(run.stdout)["peak"]
 
@@ -55,7 +63,16 @@ def peak(kind: str, budget: float = 1.0) -> float:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_step_needs_no_more_than_eager():
     # 12 layers save three values of 4 MiB each in eager.
-    assert peak("ingot") <= peak("eager")
+    eager = peak("eager")
+    assert peak("ingot") <= eager
+    assert peak("ingot", budget=0.0) <= 0.7 * eager
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_whole_step_needs_no_more_than_eager():
+    eager = peak("eager", what="whole")
+    assert peak("ingot", what="whole") <= eager
+    assert peak("ingot", budget=0.0, what="whole") <= eager
 
 
 def test_a_backward_can_run_twice_only_when_the_graph_is_kept():

@@ -77,7 +77,7 @@ def parts_of(model: torch.nn.Module) -> list[torch.Tensor]:
     return [t.detach() for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
 
 
-def check(make: Callable[[], torch.nn.Module], optimize: Callable, steps: int = 10) -> None:
+def check(make: Callable[[], torch.nn.Module], optimize: Callable, extra: float = 0.0) -> None:
     """Ten steps compiled, eager and in float64, from the same seed."""
     torch.manual_seed(0)
     eager = make()
@@ -86,7 +86,7 @@ def check(make: Callable[[], torch.nn.Module], optimize: Callable, steps: int = 
     takes = [whole_step(m, o) for m, o in zip((compiled, eager, exact), optimizers, strict=True)]
     takes[0] = compile_all(takes[0])
     before = ingot.stats()
-    for seed in range(steps):
+    for seed in range(10):
         torch.manual_seed(seed)
         x, y = batch_of(eager), torch.randint(0, 4 if not isinstance(eager, Encoder) else 2, (4,))
         losses = [t(v, y) for t, v in zip(takes, (x, x, double(x)), strict=True)]
@@ -94,12 +94,8 @@ def check(make: Callable[[], torch.nn.Module], optimize: Callable, steps: int = 
     after = ingot.stats()
     assert after.programs > before.programs
     assert after.reasons[len(before.reasons) :] == []
-    # Where they are compiled, PyTorch's Adams count steps in tensors of float32: their corrections
-    # of bias (1 - 0.999 ** step) are rounded, up to 3e-5 of a step in the first ones.
-    group = optimizers[0].param_groups[0]
-    extra = 3e-5 * group["lr"] * steps if "betas" in group else 0.0
     assert_as_good(*(parts_of(m) for m in (compiled, eager, exact)), extra=extra)
-    assert_as_good(*(tensors(o) for o in optimizers), extra=extra)
+    assert_as_good(*(tensors(o) for o in optimizers))
 
 
 @pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
@@ -118,7 +114,8 @@ def test_ten_steps_of_a_residual_network():
 
 
 def test_ten_steps_of_an_encoder():
-    check(Encoder, lambda ps: torch.optim.AdamW(ps, lr=1e-3))
+    # Where a gradient nearly vanishes (as eps does, 1e-8), its last bits are a good part of a step.
+    check(Encoder, lambda ps: torch.optim.AdamW(ps, lr=1e-3), extra=3e-4 * 1e-3)
 
 
 @pytest.mark.parametrize("make", [mlp, Residual, Encoder])

@@ -89,10 +89,10 @@ def worker(rival: str, name: str, batch: int, budget: float, what: str) -> None:
             return ingot.compile(function, **arguments)
         return function if rival == "eager" else torch.compile(function, backend=rival)
 
+    options = {"options": {"memory_budget": budget}} if rival == "ingot" else {}
     if what == "whole":
-        step = compiled(step)
+        step = compiled(step, **options)
     else:
-        options = {"options": {"memory_budget": budget}} if rival == "ingot" else {}
         function = compiled(model, **options)
         update = compiled(update) if what == "compiled" else update
     print("ready", flush=True)
