@@ -40,6 +40,8 @@ TABLE: tuple[Option, ...] = (
            "fold and pack parameters; a changed parameter is folded and packed again"),
     Option("emulate_precision_casts", bool, True, "INGOT_EMULATE_PRECISION_CASTS",
            "round low-precision intermediates where eager does"),
+    Option("emulate_precision_casts_on_gpus", bool, False, "INGOT_EMULATE_PRECISION_CASTS_ON_GPUS",
+           "the same on GPUs, where otherwise only what is stored or converted is rounded"),
     Option("max_autotune", bool, False, "INGOT_MAX_AUTOTUNE",
            "measure the rivals for each contraction instead of asking the cost model"),
     Option("cudagraphs", bool, False, "INGOT_CUDAGRAPHS",

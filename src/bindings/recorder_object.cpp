@@ -71,7 +71,7 @@ class PythonRecorder {
         {
             py::gil_scoped_release unlocked;
             trace::Recording recording = recorder_.finish(outputs, numbers);
-            recording.graph.round_intermediates = settings_.round_intermediates;
+            recording.graph.round_intermediates = settings_.rounds(recording.device.is_cuda());
             function = std::make_shared<trace::CompiledFunction>(
                 std::move(recording), examples_, promises_, std::move(outputs), std::move(compiler),
                 settings_.compile, interrupted);
@@ -91,7 +91,8 @@ class PythonRecorder {
         {
             py::gil_scoped_release unlocked;
             trace::JointRecording joint = recorder_.finish_joint(outputs);
-            joint.recording.graph.round_intermediates = settings_.round_intermediates;
+            joint.recording.graph.round_intermediates =
+                settings_.rounds(joint.recording.device.is_cuda());
             function = std::make_shared<trace::DifferentiableFunction>(
                 std::move(joint), examples_, promises_, std::move(outputs), std::move(compiler),
                 settings_.compile, settings_.memory_budget, interrupted);

@@ -16,6 +16,7 @@ struct Settings {
     runtime::CompileOptions compile;
     runtime::CompilerOptions compiler;
     bool round_intermediates = true;
+    bool round_on_gpus = false;
     bool fallback = true;      // run eagerly what cannot be compiled
     bool training = true;      // compile backwards
     double memory_budget = 1;  // of training, see passes/partition.h
@@ -30,10 +31,14 @@ struct Settings {
         read(values, "target", compiler.target);
         read(values, "perf_map", compiler.perf_map);
         read(values, "emulate_precision_casts", round_intermediates);
+        read(values, "emulate_precision_casts_on_gpus", round_on_gpus);
         read(values, "fallback", fallback);
         read(values, "training", training);
         read(values, "memory_budget", memory_budget);
     }
+
+    /// Whether a program for the device rounds where eager does, or only what it stores.
+    bool rounds(bool gpu) const { return gpu ? round_on_gpus : round_intermediates; }
 
   private:
     template <class T>

@@ -104,7 +104,8 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
     LogCleaner cleaner(promises, outputs);
     if (recorder.needs_backward(outputs)) {
         trace::JointRecording joint = recorder.finish_joint(outputs);
-        joint.recording.graph.round_intermediates = settings.round_intermediates;
+        joint.recording.graph.round_intermediates =
+            settings.rounds(joint.recording.device.is_cuda());
         refuse_own_writes(joint.recording);
         cleaner.clean(joint.recording.log);
         runtime::CompileOptions options = settings.compile;
@@ -115,7 +116,7 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
         return made;
     }
     trace::Recording recording = recorder.finish(outputs);
-    recording.graph.round_intermediates = settings.round_intermediates;
+    recording.graph.round_intermediates = settings.rounds(recording.device.is_cuda());
     refuse_own_writes(recording);
     // Numbers that nobody reads are drawn all the same: the next ones depend on it.
     if (recording.graph.outputs().empty() &&

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "passes/facts.h"
 #include "passes/max_flow.h"
@@ -16,6 +17,7 @@ namespace ingot {
 namespace {
 
 constexpr double kUnknownSize = 4096;  // stands for a symbolic size
+constexpr double kDropped = 0.2;       // of the images that convolutions read
 
 double count(const Sizes& sizes) {
     double n = 1;
@@ -65,6 +67,7 @@ class Partitioner {
     Partition run() {
         classify();
         measure_distances();
+        if (!query_.parameters.empty() && query_.memory_budget >= 1) find_kept();
         choose();
         Partition out{Graph(g_.shared_pool()), Graph(g_.shared_pool()), {}, 0};
         emit_forward(out);
@@ -191,6 +194,52 @@ class Partitioner {
             in_memory_[g_.outputs()[i].value] = true;
     }
 
+    /// The forward's values that its calls and products read, by themselves or as views.
+    void find_kept() {
+        kept_.assign(g_.values().size(), false);
+        std::vector<bool> of_data(g_.values().size(), false);
+        for (std::size_t i = 0; i < g_.inputs().size(); ++i)
+            of_data[g_.inputs()[i].value] = !query_.parameters[i];
+        for (const Node& n : g_.nodes()) {
+            const bool any = std::ranges::any_of(n.operands, [&](ValueId v) { return of_data[v]; });
+            for (ValueId v : n.results) of_data[v] = any;
+        }
+        for (NodeId id = static_cast<NodeId>(g_.nodes().size()); id-- > 0;) {
+            const Node& n = g_.node(id);
+            if (n.results.empty() || tangent_[n.results[0]] || !needed_[n.results[0]]) continue;
+            const bool seen = fuses(n) ? is_movement(n.prim) && kept_[n.results[0]] : !is_cheap(n);
+            if (seen)
+                for (ValueId v : n.operands) kept_[v] = of_data[v];
+        }
+        drop_largest_images();
+    }
+    /// Images are most of a convolutional network's memory: the largest that convolutions read,
+    /// kDropped of all those bytes, are computed again after all.
+    void drop_largest_images() {
+        std::vector<ValueId> images;
+        double total = 0, dropped = 0;
+        for (const Node& n : g_.nodes()) {
+            if (n.prim != Prim::Conv || tangent_[n.results[0]]) continue;
+            const ValueId v = n.operands[0];
+            const NodeId made = g_.values()[v].producer;
+            if (!kept_[v] || made == kNone || !is_pointwise(g_.node(made).prim)) continue;
+            if (std::ranges::find(images, v) != images.end()) continue;
+            images.push_back(v);
+            total += bytes_of(g_.type(v));
+        }
+        std::ranges::stable_sort(images, std::greater<>{},
+                                 [&](ValueId v) { return bytes_of(g_.type(v)); });
+        for (ValueId v : images) {
+            if (dropped >= kDropped * total) return;
+            kept_[v] = false;
+            dropped += bytes_of(g_.type(v));
+        }
+    }
+    bool keeps(const Node& n) const {
+        return !kept_.empty() && !is_movement(n.prim) && n.results.size() == 1 &&
+               kept_[n.results[0]];
+    }
+
     double weight(ValueId v) const {
         const Value& value = g_.values()[v];
         if (value.producer == kNone)
@@ -210,7 +259,7 @@ class Partitioner {
             if (of_backward(v)) continue;
             flow.add_edge(2 * v, 2 * v + 1, weight(v));
             const NodeId producer = g_.values()[v].producer;
-            if (producer == kNone || !again[producer])
+            if (producer == kNone || !again[producer] || keeps(g_.node(producer)))
                 flow.add_edge(source, 2 * v, MaxFlow::kInfinite);
             else
                 for (ValueId o : g_.node(producer).operands)
@@ -577,6 +626,7 @@ class Partitioner {
     std::vector<bool> tangent_;    // depends on a tangent
     std::vector<bool> needed_;     // the forward's outputs and effects depend on it
     std::vector<bool> read_;       // a node of the backward reads it
+    std::vector<bool> kept_;       // saved rather than computed again; empty: none
     std::vector<bool> in_memory_;  // the forward writes it to memory anyway
     std::vector<int> distance_;
     std::vector<bool> saved_, recomputed_;

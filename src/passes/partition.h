@@ -26,6 +26,10 @@ struct PartitionQuery {
     double memory_budget = 1;
     /// What looks into memory is not saved beside it: calls read it through views.
     bool views_are_free = false;
+    /// By input: whether it is a parameter. What the forward's calls and products read is in
+    /// memory: it is saved rather than computed a second time, unless parameters alone make it.
+    /// Empty: nothing is kept for that.
+    std::vector<bool> parameters;
     /// Strides in which a saved value is kept; row-major without this function.
     std::function<Sizes(const Graph&, ValueId)> strides_of;
 };

@@ -17,6 +17,10 @@ constexpr std::size_t kMostReads = 40;
 constexpr std::size_t kSiblings = 4;      // recent readers remembered a value
 constexpr double kMuchLarger = 4;         // a domain that a smaller one's group should not take in
 constexpr std::int64_t kSmall = 1 << 14;  // elements that one core does faster than two
+// On GPUs: anchors of no more points join one that has the same points, whatever they read: a
+// kernel takes longer to start than to run. Only the latest groups are asked.
+constexpr double kTiny = 1 << 17;
+constexpr std::size_t kLatest = 12;
 
 bool has_symbol(Expr e, const std::vector<LoopVar>& vars, bool outer) {
     return std::any_of(vars.begin(), vars.end(),
@@ -300,6 +304,10 @@ class Fuser {
         group.contiguous = contiguous_variable(a, a.map);
         a.group = static_cast<std::uint32_t>(f_.groups.size());
         f_.groups.push_back(std::move(group));
+        if (is_tiny(a) && layouts_.written_input(a.target) == kNone) {
+            if (tiny_.size() == kLatest) tiny_.erase(tiny_.begin());
+            tiny_.push_back(a.group);
+        }
     }
 
     // The group's variable along which `a` (standing at `map`) stores to neighbouring elements, or,
@@ -326,6 +334,11 @@ class Fuser {
     // Whether the anchor would walk memory across the group's way without need: it reads nothing of
     // the group, or only what will be in memory.
     bool crosses(const Anchor& a, std::uint32_t candidate, const Match& match) const {
+        // Once for each row that the group reduces, it walks nothing.
+        if (f_.groups[candidate].reduces && std::ranges::none_of(match.map, [&](Expr e) {
+                return has_symbol(e, match.vars, false);
+            }))
+            return false;
         Expr theirs = f_.groups[candidate].contiguous, mine = contiguous_variable(a, match.map);
         if (theirs.is_constant() || mine.is_constant() || theirs == mine) return false;
         for (const Read& r : a.reads) {
@@ -366,9 +379,28 @@ class Fuser {
                          });
         for (const Read& r : a.reads)
             for (std::uint32_t reader : readers_[r.value]) propose(f_.anchors[reader].group);
+        if (is_tiny(a))
+            for (std::size_t i = tiny_.size(); i-- > 0;) propose(tiny_[i]);
         for (std::uint32_t candidate : candidates)
             if (may_join(a, candidate) && join(a, candidate)) return true;
         return false;
+    }
+
+    bool is_tiny(const Anchor& a) const {
+        return options_.gpu && !a.contracts && a.target == a.value && !p_.frozen[a.target] &&
+               elements_of(a) <= kTiny;
+    }
+    // The anchor of the group that has the same points and reduces the same dims.
+    const Anchor* twin_in(const Anchor& a, std::uint32_t candidate) const {
+        if (!is_tiny(a) || std::ranges::find(tiny_, candidate) == tiny_.end()) return nullptr;
+        const auto dims = [&](const Anchor& x) {
+            return x.reduces ? g_.producer(x.value)->attrs.get<Ints>("dims") : Ints{};
+        };
+        for (std::uint32_t other : f_.groups[candidate].anchors) {
+            const Anchor& u = f_.anchors[other];
+            if (u.reduces == a.reduces && u.extents == a.extents && dims(u) == dims(a)) return &u;
+        }
+        return nullptr;
     }
 
     bool may_join(const Anchor& a, std::uint32_t candidate) const {
@@ -426,7 +458,11 @@ class Fuser {
             if (!equate_producer(solver, group, *u, r)) return std::nullopt;
         }
         if (!vertical && group.contracts) return std::nullopt;
-        if (!vertical && !equate_sibling(solver, a, candidate)) return std::nullopt;
+        if (!vertical && !equate_sibling(solver, a, candidate)) {
+            const Anchor* twin = twin_in(a, candidate);
+            if (twin == nullptr) return std::nullopt;
+            equate_all(solver, a, *twin);
+        }
 
         Match match{group.vars, {}, 0};
         std::vector<Expr> used;
@@ -611,6 +647,7 @@ class Fuser {
     std::vector<bool> late_;                           // by value
     std::vector<std::uint32_t> extern_of_;             // by value: the extern group
     std::vector<std::vector<std::uint32_t>> readers_;  // by value: recent anchors that read it
+    std::vector<std::uint32_t> tiny_;                  // the latest groups of few points
     std::uint32_t last_effect_ = kNone;
 };
 

@@ -55,6 +55,52 @@ ValueId sum_over(Graph& g, Sums& sums, ValueId x, const Ints& dims, bool gpu) {
     return it->second;
 }
 
+// The first element of every row that `dims` make up.
+ValueId first_of(Graph& g, ValueId x, const Ints& dims) {
+    const Sizes sizes = g.type(x).sizes;
+    Sizes starts(sizes.size(), Expr(0)), ends = sizes, kept;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+        if (reduced(dims, i))
+            ends[i] = 1;
+        else
+            kept.push_back(sizes[i]);
+    }
+    const ValueId first = g.emit(
+        Prim::Slice, {x}, {{"starts", starts}, {"ends", ends}, {"steps", Ints(sizes.size(), 1)}});
+    return g.emit(Prim::Reshape, {first}, {{"sizes", kept}});
+}
+
+// The squares of the distances from the mean, summed. Where the sums are made of partial ones and x
+// has been rounded to 16 bits, x is read once, for the mean too: what is squared is the distance
+// from the first element, so that a mean far from zero takes no digits away.
+ValueId sum_of_squares(Graph& g, Sums& sums, ValueId x, ValueId sum, ValueId count,
+                       const Ints& dims, bool gpu) {
+    const Sizes sizes = g.type(x).sizes;
+    const Node* made = g.producer(x);
+    if (gpu && made != nullptr && made->prim == Prim::Convert &&
+        is_reduced_float(g.type(made->operands[0]).dtype)) {
+        const ValueId first = convert(g, first_of(g, made->operands[0], dims), g.type(x).dtype);
+        const ValueId away = g.emit(Prim::Sub, {x, broadcast_back(g, first, sizes, dims)});
+        const ValueId square = g.emit(Prim::Mul, {away, away});
+        if (auto squares = over_columns(g, Prim::Sum, square, dims)) {
+            const ValueId shift = g.emit(Prim::Sub, {sum, g.emit(Prim::Mul, {first, count})});
+            const ValueId excess = g.emit(Prim::Div, {g.emit(Prim::Mul, {shift, shift}), count});
+            const ValueId rest = g.emit(Prim::Sub, {*squares, excess});
+            return g.emit(Prim::Maximum, {rest, full_like(g, rest, 0.0)});
+        }
+    }
+    const ValueId mean = g.emit(Prim::Div, {sum, count});
+    const ValueId away = g.emit(Prim::Sub, {x, broadcast_back(g, mean, sizes, dims)});
+    const ValueId squares = sum_over(g, sums, g.emit(Prim::Mul, {away, away}), dims, gpu);
+    if (gpu) return squares;
+    // What the mean's rounding has left in the distances, so that equal elements have none: the
+    // corrected two-pass algorithm (Chan, Golub, LeVeque 1983), in the same loop.
+    ValueId rest = sum_over(g, sums, away, dims, gpu);
+    rest = g.emit(Prim::Div, {g.emit(Prim::Mul, {rest, rest}), count});
+    rest = g.emit(Prim::Sub, {squares, rest});
+    return g.emit(Prim::Maximum, {rest, full_like(g, rest, 0.0)});
+}
+
 ValueId variance(Graph& g, Sums& sums, const Node& n, ValueId operand, bool gpu) {
     const Ints dims = n.attrs.get<Ints>("dims");
     DType dtype = g.type(operand).dtype;
@@ -63,17 +109,7 @@ ValueId variance(Graph& g, Sums& sums, const Node& n, ValueId operand, bool gpu)
     Expr count = 1;
     for (std::int64_t d : dims) count *= sizes[static_cast<std::size_t>(d)];
     ValueId sum = sum_over(g, sums, x, dims, gpu);
-    ValueId mean = g.emit(Prim::Div, {sum, size_like(g, sum, count)});
-    ValueId away = g.emit(Prim::Sub, {x, broadcast_back(g, mean, sizes, dims)});
-    ValueId squares = sum_over(g, sums, g.emit(Prim::Mul, {away, away}), dims, gpu);
-    if (!gpu) {
-        // What the mean's rounding has left in the distances, so that equal elements have none: the
-        // corrected two-pass algorithm (Chan, Golub, LeVeque 1983), in the same loop.
-        ValueId rest = sum_over(g, sums, away, dims, gpu);
-        rest = g.emit(Prim::Div, {g.emit(Prim::Mul, {rest, rest}), size_like(g, rest, count)});
-        squares = g.emit(Prim::Sub, {squares, rest});
-        squares = g.emit(Prim::Maximum, {squares, full_like(g, squares, 0.0)});
-    }
+    ValueId squares = sum_of_squares(g, sums, x, sum, size_like(g, sum, count), dims, gpu);
     ValueId divisor = g.emit(Prim::Sub, {size_like(g, squares, count),
                                          full_like(g, squares, n.attrs.get<double>("correction"))});
     divisor = g.emit(Prim::Maximum, {divisor, full_like(g, squares, 0.0)});

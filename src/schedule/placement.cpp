@@ -14,7 +14,7 @@ constexpr int kExpandedCheap = 3;  // the same, when each element is needed seve
 constexpr int kMostLoads = 10;     // of one inlined expression
 constexpr int kMostOperations = 300;
 // On GPUs, what several readers compute each: a few additions and products, or one function more.
-constexpr int kArithmetic = 5;
+constexpr int kArithmetic = 8;
 constexpr int kMostRepeated = 40;
 constexpr std::size_t kMostRepeatedLoads = 6;
 constexpr int kCap = 1 << 20;
@@ -248,7 +248,20 @@ class Placer {
         p_.cost[v] = cost;
         loads_[v] = loads;
         if (gpu_) measure_traffic(n, v);
-        if (is_reduction(n.prim) || wants_anchor(n, v)) anchor(v);
+        if (is_reduction(n.prim) || wants_anchor(n, v)) anchor(gpu_ ? narrower(n, v) : v);
+    }
+
+    // Instead of a number made wider the narrow one, if nothing else keeps it.
+    ValueId narrower(const Node& n, ValueId v) {
+        const ValueId from = n.prim == Prim::Convert ? n.operands[0] : v;
+        if (from == v || p_.needs_memory[v] || p_.home[from] != Home::Inlined) return v;
+        const Node* made = g_.producer(from);
+        if (made == nullptr || !is_pointwise(made->prim) || !is_float(g_.type(v).dtype) ||
+            bytes(g_.type(from).dtype) >= bytes(g_.type(v).dtype))
+            return v;
+        p_.cost[v] = loads_[v] = 1;
+        leaves_[v] = {from};
+        return from;
     }
 
     bool wants_anchor(const Node& n, ValueId v) const {

@@ -275,6 +275,7 @@ Partition DifferentiableFunction::split(JointRecording& joint, std::span<const a
     query.tangents = joint.tangents;
     query.memory_budget = memory_budget;
     query.readable_in_backward = joint.readable_in_backward;
+    if (device_.is_cuda()) query.parameters.assign(from_caller_.size(), false);
     for (std::size_t g = 0; g < from_caller_.size(); ++g) {
         if (from_caller_[g] < 0) continue;
         // A parameter is not expected to change before the backward: eager's check for its weight
@@ -283,6 +284,7 @@ Partition DifferentiableFunction::split(JointRecording& joint, std::span<const a
         bool written =
             std::find(written_.begin(), written_.end(), from_caller_[g]) != written_.end();
         if (t.requires_grad() && t.is_leaf() && !written) query.readable_in_backward[g] = true;
+        if (t.requires_grad() && t.is_leaf() && device_.is_cuda()) query.parameters[g] = true;
     }
     const std::vector<ExternCallee>& externs = joint.recording.externs;
     const bool round = joint.recording.graph.round_intermediates;

@@ -386,3 +386,16 @@ def test_memory_that_runs_out(mode: str | None) -> None:
         for _ in range(4):
             torch.testing.assert_close(compiled(small), function(small))
             torch.testing.assert_close(compiled(large), function(large))
+
+
+@pytest.mark.parametrize("middle", [0.0, 40.0])
+def test_batch_norm_of_16_bits_reads_its_images_once(middle: float) -> None:
+    torch.manual_seed(0)
+    x = (torch.randn(32, 24, 28, 28, device="cuda") + middle).bfloat16()
+    x = x.to(memory_format=torch.channels_last)
+    net = torch.nn.BatchNorm2d(24).cuda()
+    exact = x.double()
+    variance, mean = torch.var_mean(exact, (0, 2, 3), unbiased=True)
+    ingot.compile(net, options={"fallback": False})(x)
+    torch.testing.assert_close(net.running_mean.double(), 0.1 * mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(net.running_var.double(), 0.9 + 0.1 * variance, rtol=1e-5, atol=1e-5)

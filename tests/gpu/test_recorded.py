@@ -57,12 +57,13 @@ def plan_of(
         arguments = [recorder.input(x, device=CUDA) for x in inputs]
         with recorder, stateless._reparametrize_module(module, state):
             output = module(*arguments)
-        assert output.device == CUDA
+        outputs = list(output) if isinstance(output, tuple) else [output]
+        assert all(x.device == CUDA for x in outputs)
         if torch.cuda.is_available():
-            recorder.compile([output])
+            recorder.compile(outputs)
         else:
             with pytest.raises(_ingot.Unsupported, match="NVIDIA driver"):
-                recorder.compile([output])
+                recorder.compile(outputs)
     (graph,) = folder.iterdir()
     (plan,) = graph.glob("*_plan.txt")
     return plan.read_text(), sorted(graph.glob("kernels/*.ptx"))
@@ -110,6 +111,29 @@ def test_rows_of_all_lengths(tmp_path: pathlib.Path) -> None:
         folder.mkdir()
         files += plan_of(Rows(), [torch.randn(5, length)], folder)[1]
     assemble(files)
+
+
+def test_statistics_of_rows_that_two_dims_count(tmp_path: pathlib.Path) -> None:
+    class Norm(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            mean = x.mean(-1)
+            away = x - mean[..., None]
+            scale = (away * away).mean(-1)
+            return mean, scale, away * torch.rsqrt(scale[..., None] + 1e-5)
+
+    plan, kernels = plan_of(Norm(), [torch.randn(6, 197, 768)], tmp_path)
+    assert plan[plan.index("\nsteps") :].count("kernel ") == 1
+    assemble(kernels)
+
+
+def test_small_sums_of_one_shape_share_a_kernel(tmp_path: pathlib.Path) -> None:
+    class Sums(nn.Module):
+        def forward(self, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tuple(x.sum(1) for x in xs)
+
+    plan, kernels = plan_of(Sums(), [torch.randn(64, 32) for _ in range(5)], tmp_path)
+    assert plan[plan.index("\nsteps") :].count("kernel ") == 1
+    assemble(kernels)
 
 
 def test_tensors_on_two_devices_are_refused() -> None:

@@ -3,6 +3,7 @@
 
 #include <llvm/IR/Intrinsics.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
+#include <llvm/IR/Verifier.h>
 
 #include <map>
 #include <optional>
@@ -359,7 +360,8 @@ class GpuNestEmitter {
                 body.preset(i, *before);
             else
                 body.emit(i);
-            keep(phase, inst.buffer, inst.offset, body.value(i));
+            // Not where a mask may have left nothing.
+            if (inst.mask == kNone) keep(phase, inst.buffer, inst.offset, body.value(i));
         }
         std::vector<Partial> results;
         for (const Reduction& r : phase.reductions) {
@@ -385,6 +387,7 @@ class GpuNestEmitter {
             for (const Store* s : stores) body.store(*s);
         };
         if (!stores.empty()) {
+            for (const Store* s : stores) index_.scalar(s->offset);  // for all threads: see store
             if (active)
                 emit_if(b_, active, write);
             else
@@ -449,10 +452,13 @@ class GpuNestEmitter {
         auto all = [&] {
             for (const Store& s : phase.stores) body.store(s);
         };
-        if (map_.rows && !together)
+        if (map_.rows && !together) {
+            // Later phases share what is computed here, so that all threads compute it.
+            for (const Store& s : phase.stores) index_.scalar(s.offset);
             emit_if(b_, b_.CreateICmpEQ(lane_, b_.getInt64(0)), all);
-        else
+        } else {
             all();
+        }
     }
 
     // Whether a later phase may read from memory what phases up to this one have stored.
@@ -597,6 +603,9 @@ std::vector<GpuLaunch> emit_nvptx(llvm::Module& module, const Kernel& kernel,
         std::string symbol = std::string(prefix) + "_" + std::to_string(i);
         launches.push_back(GpuNestEmitter(module, kernel, target, kernel.nests[i], symbol).run());
     }
+    std::string message;
+    llvm::raw_string_ostream stream(message);
+    if (llvm::verifyModule(module, &stream)) throw InternalError("invalid LLVM IR: " + message);
     for (const llvm::Function& f : module)
         if (f.isDeclaration() && !f.isIntrinsic())
             throw NotSupported("'" + f.getName().str() + "' is a library function that GPUs lack");

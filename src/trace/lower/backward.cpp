@@ -176,10 +176,17 @@ void lower_batch_norm_backward(Call& call) {
     n.rstd = channels(invstd);
     n.normalised = e.mul(e.sub(v, channels(mean)), n.rstd);
     ValueId weight = w.defined() ? e.convert(call.read(w), wide) : kNone;
+    // The weight is a channel's, so that the gradients of all three are made of two sums.
+    const ValueId of_bias = e.reduce(Prim::Sum, n.grad, dims, false);
+    const ValueId of_weight = e.reduce(Prim::Sum, e.mul(n.grad, n.normalised), dims, false);
     if (wanted(call, 0)) {
-        if (weight != kNone) n.weight = channels(weight);
-        ValueId g = weight == kNone ? n.grad : e.mul(n.grad, n.weight);
-        ValueId dx = training ? gradient_of_input(e, n, dims) : e.mul(g, n.rstd);
+        ValueId dx = n.grad;
+        if (training) {
+            const c10::SymInt count = numel(sizes) / sizes[1].max(1);
+            dx = e.sub(dx, channels(e.div(of_bias, count)));
+            dx = e.sub(dx, e.mul(n.normalised, channels(e.div(of_weight, count))));
+        }
+        dx = e.mul(dx, channels(weight == kNone ? invstd : e.mul(weight, invstd)));
         Layout l = layout_of(x);
         SymInts strides =
             is_contiguous(l) ? contiguous(sizes) : format_strides(sizes, suggested_format(l));
@@ -188,12 +195,12 @@ void lower_batch_norm_backward(Call& call) {
         call.give(at::Tensor());
     }
     DType parameters = w.defined() ? to_dtype(w.scalar_type()) : to_dtype(x.scalar_type());
-    auto parameter = [&](std::size_t index, ValueId terms) {
+    auto parameter = [&](std::size_t index, ValueId sum) {
         if (!wanted(call, index)) return call.give(at::Tensor());
-        call.give(e.convert(e.reduce(Prim::Sum, terms, dims, false), parameters), {1}, x.device());
+        call.give(e.convert(sum, parameters), {1}, x.device());
     };
-    parameter(1, e.mul(n.grad, n.normalised));
-    parameter(2, n.grad);
+    parameter(1, of_weight);
+    parameter(2, of_bias);
 }
 
 // ---- losses ----
