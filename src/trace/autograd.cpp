@@ -126,13 +126,20 @@ class JointRecorder {
                                               /*create_graph=*/false, /*allow_unused=*/true);
         }
         for (std::size_t i = out_.forward_calls; i < state_.log.size(); ++i)
-            if (state_.log[i].op.hasTag(at::Tag::nondeterministic_seeded))
+            if (draws_random_numbers(state_.log[i].op))
                 throw NotSupported("a backward draws random numbers");  // when, is eager's order
         const auto recipes = state_.describe_outputs(gradients);
         for (std::size_t i = 0; i < recipes.size(); ++i) out_.gradients[i].recipe = recipes[i];
         for (std::size_t i = 0; i < state_.input_cells_.size(); ++i)
             if (state_.input_cells_[i]->generation != 0 && !was_written(i))
                 throw NotSupported("the backward writes an input");
+    }
+
+    /// The gradient of an attention with dropout is given the numbers that its forward has drawn,
+    /// though it is marked as if it drew some.
+    static bool draws_random_numbers(const c10::OperatorHandle& op) {
+        return op.hasTag(at::Tag::nondeterministic_seeded) &&
+               !op.operator_name().name.ends_with("_backward");
     }
 
     bool was_written(std::size_t input) const {

@@ -13,7 +13,8 @@ from capture.harness import PROGRAMS, Difference, Tensor, compare, difference
 for found in pkgutil.iter_modules(programs.__path__):
     importlib.import_module(f"capture.programs.{found.name}")
 
-# What TorchDynamo gets wrong (seen with PyTorch 2.13; all but async and exec with "eager" as well).
+# What TorchDynamo gets wrong (seen with PyTorch 2.13; all but async and exec with "eager" or
+# "aot_eager" as well).
 WRONG_UNDER_DYNAMO = {
     "breaks.arguments_that_are_arrays": "a NumPy scalar comes back as an array",
     "breaks.integers_that_change": "another class and message of an operator's error",
@@ -48,6 +49,15 @@ WRONG_UNDER_DYNAMO = {
     "outside.counters_and_deques": "a Counter from outside counts wrong",
     "outside.devices_and_numbers_with_classes": "an internal error",
     "outside.numbers_of_numpy_are_values": "a NumPy scalar comes back as an array",
+    "own_functions.a_backward_of_another_number_or_shape": "another message, or no error",
+    "own_functions.a_backward_that_is_not_linear": "a missing gradient becomes zeros",
+    "own_functions.a_global_changes_before_the_backward": "its change is not seen by the backward",
+    "own_functions.custom_operators_over_lists": "what a backward prints is printed once more",
+    "own_functions.differentiable_once": "another message",
+    "own_functions.double_backwards": "wrong gradients of gradients, or an error",
+    "own_functions.gradients_that_are_not_made": "another gradient",
+    "own_functions.modes_are_read": "a backward reads other modes",
+    "own_functions.sizes_change": "another result once sizes have changed",
     "sizes.broadcasts_of_changing_sizes": "another class of an operator's error",
     "sizes.products_of_changing_sizes": "another class of an operator's error",
     "tensors.ranks_and_types_change": "another class and message of an operator's error",
