@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "schedule/estimate.h"
 #include "schedule/index.h"
 #include "schedule/solve.h"
 
@@ -275,13 +276,6 @@ class Fuser {
     }
 
     // Symbolic sizes count as middling.
-    static double elements_of(const Anchor& a) {
-        double n = 1;
-        for (const Expr& e : a.extents)
-            n *= e.is_constant() ? static_cast<double>(e.constant()) : 256.0;
-        return n;
-    }
-
     void start_group(Anchor& a) {
         Group group;
         group.node = a.node;
@@ -289,7 +283,7 @@ class Fuser {
         group.reduces = a.reduces;
         group.contracts = a.contracts;
         group.late = late_[a.value];
-        group.elements = elements_of(a);
+        group.elements = likely_count(a.extents);
         group.level = level_of(a);
         a.map.assign(a.vars.size(), Expr(0));
         Ints dims;
@@ -388,7 +382,7 @@ class Fuser {
 
     bool is_tiny(const Anchor& a) const {
         return options_.gpu && !a.contracts && a.target == a.value && !p_.frozen[a.target] &&
-               elements_of(a) <= kTiny;
+               likely_count(a.extents) <= kTiny;
     }
     // The anchor of the group that has the same points and reduces the same dims.
     const Anchor* twin_in(const Anchor& a, std::uint32_t candidate) const {
@@ -408,7 +402,7 @@ class Fuser {
         if (group.is_extern || group.frozen != p_.frozen[a.target]) return false;
         if (group.late != late_[a.value]) return false;
         if (group.contracts && a.reduces) return false;
-        if (elements_of(a) > kMuchLarger * group.elements) return false;
+        if (likely_count(a.extents) > kMuchLarger * group.elements) return false;
         if (group.anchors.size() >= kMostAnchors) return false;
         std::size_t reads = a.reads.size();
         for (std::uint32_t other : group.anchors) reads += f_.anchors[other].reads.size();
@@ -429,7 +423,7 @@ class Fuser {
         if (!match) return false;
         group.vars = std::move(match->vars);
         group.reduces = group.reduces || a.reduces;
-        group.elements = std::max(group.elements, elements_of(a));
+        group.elements = std::max(group.elements, likely_count(a.extents));
         a.map = std::move(match->map);
         a.step = match->step;
         a.group = candidate;

@@ -6,13 +6,13 @@
 #include <tuple>
 #include <utility>
 
+#include "schedule/estimate.h"
 #include "schedule/index.h"
 
 namespace ingot::sched {
 
 namespace {
 
-constexpr double kUnknownSize = 256;     // stands for a symbolic size
 constexpr double kSmallChange = 4096;    // bytes that an update may need before its turn
 constexpr std::size_t kFarthest = 4096;  // groups looked at for a way from one to another
 
@@ -74,8 +74,7 @@ class Orderer {
         waiting_.assign(count_, 0);
         for (std::uint32_t i = 0; i < count_; ++i) {
             auto needs = f_.groups[i].needs;
-            std::sort(needs.begin(), needs.end());
-            needs.erase(std::unique(needs.begin(), needs.end()), needs.end());
+            make_unique(needs);
             for (std::uint32_t n : needs) add_edge(n, i);
         }
     }
@@ -172,13 +171,6 @@ class Orderer {
 
     // --- the walk ---
 
-    double bytes_of(ValueId v) const {
-        double n = bytes(g_.type(v).dtype);
-        for (Expr e : g_.type(v).sizes)
-            n *= e.is_constant() ? static_cast<double>(e.constant()) : kUnknownSize;
-        return n;
-    }
-
     bool is_temporary(ValueId v) const {
         return g_.producer(v) != nullptr && layouts_.output(v) < 0 && !p_.frozen[v];
     }
@@ -187,9 +179,9 @@ class Orderer {
     double change(std::uint32_t group) const {
         double sum = 0;
         for (ValueId v : makes_[group])
-            if (is_temporary(v) && !copied_[v]) sum += bytes_of(v);
+            if (is_temporary(v) && !copied_[v]) sum += likely_bytes(g_.type(v));
         for (ValueId v : reads_[group])
-            if (is_temporary(v) && !copied_[v] && left_[v] == 1) sum -= bytes_of(v);
+            if (is_temporary(v) && !copied_[v] && left_[v] == 1) sum -= likely_bytes(g_.type(v));
         return sum;
     }
 

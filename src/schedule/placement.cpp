@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "schedule/estimate.h"
 #include "schedule/index.h"
 
 namespace ingot::sched {
@@ -303,12 +304,7 @@ class Placer {
         for (ValueId leaf : leaves_[v]) sum += bytes_of(leaf);
         return sum;
     }
-    double bytes_of(ValueId v) const {
-        double n = static_cast<double>(bytes(g_.type(v).dtype));
-        for (Expr e : g_.type(v).sizes)
-            n *= e.is_constant() ? static_cast<double>(e.constant()) : 256.0;
-        return n;
-    }
+    double bytes_of(ValueId v) const { return likely_bytes(g_.type(v)); }
 
     // Whether several readers had better compute `v` each: a GPU waits for memory. Not what
     // follows a reduction, which stays in registers from phase to phase.
