@@ -43,11 +43,18 @@ class Emitter {
     Value* bytes_at(Value* base, Expr offset) { return at(b_.getInt8Ty(), base, expr(offset)); }
     TileShape shape(int rows, int vectors) const {
         const bool interleaved = d_.plan.b.form == OperandForm::Runs;
-        return {element_, d_.plan.tile.lanes, vectors, rows,
+        return {element_,
+                d_.plan.tile.lanes,
+                vectors,
+                rows,
                 !d_.plan.pairs ? DotKind::Elements
                 : interleaved  ? DotKind::InterleavedPairs
-                               : DotKind::Pairs};
+                               : DotKind::Pairs,
+                looks_ahead()};
     }
+    /// Panels that were packed ahead lie one behind the other, mostly outside the caches: while one
+    /// is used, the next is fetched.
+    bool looks_ahead() const { return d_.plan.b.form == OperandForm::Panels; }
     /// Of the operands in memory.
     llvm::Type* operand_type() { return d_.plan.pairs ? b_.getInt16Ty() : element_; }
     Value* units(Expr along_k) { return expr(d_.units(along_k)); }
@@ -494,23 +501,60 @@ void Emitter::tiles(Value* batch, Value* start, Value* end, Value* panel_index) 
         return {usual->getFunctionType(), b_.CreateSelect(is_last, make(last_vectors), usual)};
     };
     Value* shift = d_.batch_shift ? b_.CreateMul(batch, expr(*d_.batch_shift)) : i64(0);
-    for_tiles(start, end, [&](int height, Value* row, Value* local) {
-        const llvm::FunctionCallee f = kernel(height);
-        Value* ldc = i64(columns());
-        if (d_.pack_a) {
-            Value* a =
-                at(element_, bytes_at(scratch_, d_.scratch.a_packed), b_.CreateMul(local, k));
-            b_.CreateCall(f, {a, k, right.address, right.distance, scratch_, ldc});
-        } else {
-            Value* segments = expr(d_.plan.a.segments);
-            Value* table = at(b_.getPtrTy(), bytes_at(scratch_, d_.scratch.table),
-                              b_.CreateMul(local, segments));
-            b_.CreateCall(f, {table, segments, units(d_.plan.a.run), right.address, right.distance,
-                              scratch_, ldc, shift});
-        }
-        Value* rows = d_.pad_rest ? select_min(b_.CreateSub(end, row), i64(height)) : i64(height);
-        call(epilogue_, {batch, row, rows, first_column, count, scratch_});
-    });
+    Value* tile_count = i64(1);
+    const std::int64_t row_bytes = std::int64_t{columns()} * bytes(d_.dtype);
+    if (looks_ahead()) {
+        const int full = d_.heights[0];
+        tile_count =
+            b_.CreateUDiv(b_.CreateAdd(b_.CreateSub(end, start), i64(full - 1)), i64(full));
+    }
+    // `from` and `length` of k; what is behind them in B is fetched meanwhile, each tile its share,
+    // a little with each k.
+    auto pass = [&](Value* from, Value* length, Value* is_last_part) {
+        Value* right_part = at(b_.getInt8Ty(), right.address, b_.CreateMul(from, i64(row_bytes)));
+        Value* next_step = b_.CreateUDiv(i64(row_bytes), tile_count);
+        Value* share_bytes = b_.CreateMul(length, next_step);
+        Value* behind = at(b_.getInt8Ty(), right_part, b_.CreateMul(length, i64(row_bytes)));
+        Value* add = b_.CreateICmpNE(from, i64(0));
+        for_tiles(start, end, [&](int height, Value* row, Value* local) {
+            const llvm::FunctionCallee f = kernel(height);
+            Value* ldc = i64(columns());
+            Value* sums = d_.block_k > 0
+                              ? at(element_, scratch_, b_.CreateMul(local, i64(columns())))
+                              : scratch_;
+            Value* next = at(b_.getInt8Ty(), behind,
+                             b_.CreateMul(b_.CreateUDiv(local, i64(d_.heights[0])), share_bytes));
+            if (d_.pack_a) {
+                Value* a =
+                    at(element_, bytes_at(scratch_, d_.scratch.a_packed), b_.CreateMul(local, k));
+                a = at(element_, a, b_.CreateMul(from, i64(height)));
+                b_.CreateCall(
+                    f, {a, length, right_part, right.distance, sums, ldc, add, next, next_step});
+            } else {
+                Value* segments = expr(d_.plan.a.segments);
+                Value* table = at(b_.getPtrTy(), bytes_at(scratch_, d_.scratch.table),
+                                  b_.CreateMul(local, segments));
+                Value* run = d_.block_k > 0 ? length : units(d_.plan.a.run);
+                Value* part_shift = b_.CreateAdd(shift, b_.CreateMul(from, i64(bytes(d_.dtype))));
+                b_.CreateCall(f, {table, segments, run, right_part, right.distance, sums, ldc, add,
+                                  part_shift, next, next_step});
+            }
+            Value* rows =
+                d_.pad_rest ? select_min(b_.CreateSub(end, row), i64(height)) : i64(height);
+            if_then(is_last_part,
+                    [&] { call(epilogue_, {batch, row, rows, first_column, count, sums}); });
+        });
+    };
+    if (d_.block_k == 0) {
+        pass(i64(0), k, b_.getTrue());
+        return;
+    }
+    emit_loop(
+        b_, "part", i64(0), k, i64(d_.block_k), {}, [&](Value* from, const std::vector<Value*>&) {
+            Value* left = b_.CreateSub(k, from);
+            pass(from, select_min(left, i64(d_.block_k)), b_.CreateICmpSLE(left, i64(d_.block_k)));
+            return std::vector<Value*>{};
+        });
 }
 
 /// The KernelFn.

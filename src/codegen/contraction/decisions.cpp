@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "codegen/contraction/contraction.h"
+#include "codegen/contraction/micro_kernel.h"
 #include "ir/error.h"
 
 namespace ingot::codegen {
@@ -22,15 +23,33 @@ bool should_pack(const ContractionPlan& plan, const Contraction& c) {
     return linear->stride.constant() * (plan.pairs ? 2 : bytes(c.accumulate)) % 2048 == 0;
 }
 
+/// Parts of a panel are used from the first cache where it has room for one beside a tile's rows.
+std::int64_t choose_block_k(const ContractionPlan& plan, const TargetInfo& target, int rows,
+                            int element_bytes) {
+    const bool one_run = plan.a.form == OperandForm::Computed || plan.a.segments.is(1);
+    if (plan.b.form != OperandForm::Panels || !one_run) return 0;
+    const std::int64_t k = or_default(plan.k, 1024) / (plan.pairs ? 2 : 1);
+    const std::int64_t m = or_default(plan.m, 4096);
+    const std::int64_t part = kSumBlock * (plan.tile.columns() + rows) * element_bytes;
+    const bool fits = part <= static_cast<std::int64_t>(target.l1_bytes);
+    return fits && k > kSumBlock && m > rows ? kSumBlock : 0;
+}
+
 std::int64_t choose_block(const ContractionPlan& plan, const TargetInfo& target, int rows,
-                          int element_bytes) {
+                          int element_bytes, bool parts) {
     // Half of the second cache for A, the rest for B's panel and the results. Where B's panel must
     // be brought into order anew for each block, blocks are few instead: A then comes from the
     // third cache, a few bytes for every cycle of FMAs, and B is read once or twice.
     const bool packs_b = plan.b.form != OperandForm::Panels;
     const std::int64_t k =
         std::max<std::int64_t>(1, or_default(plan.k, 1024) / (plan.pairs ? 2 : 1));
-    const std::int64_t room = static_cast<std::int64_t>(target.l2_bytes) * (packs_b ? 8 : 1) / 2;
+    // A panel that is used in parts is in the first cache, and A alone comes from the second, the
+    // faster the less it fills it.
+    const std::int64_t room = static_cast<std::int64_t>(target.l2_bytes) *
+                              (packs_b ? 16
+                               : parts ? 1
+                                       : 2) /
+                              4;
     const std::int64_t fits = room / (k * element_bytes);
     const std::int64_t m = std::max<std::int64_t>(1, or_default(plan.m, 4096));
     // Enough items for every core to get an even share.
@@ -87,7 +106,8 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.heights = choose_heights(plan->m, plan->tile.rows);
     const int rows = d.heights[0];
     d.pack_a = should_pack(*plan, c);
-    d.block_rows = choose_block(*plan, target, rows, size);
+    d.block_k = choose_block_k(*plan, target, rows, size);
+    d.block_rows = choose_block(*plan, target, rows, size, d.block_k > 0);
     d.b_in_place = plan->b.form == OperandForm::Columns && !plan->pairs && plan->m.is_constant() &&
                    plan->m.constant() <= 2 * plan->tile.rows;
     if (plan->m.is_constant() && plan->m.constant() % rows != 0) {
@@ -98,7 +118,8 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.blocks = ceil_div(plan->m, d.block_rows);
     d.panels = ceil_div(plan->n, plan->tile.columns());
 
-    Expr end = Expr(std::int64_t{rows} * plan->tile.columns() * size);
+    const std::int64_t summed_rows = d.block_k > 0 ? d.block_rows : rows;
+    Expr end = Expr(summed_rows * plan->tile.columns() * size);
     auto place = [&](Expr byte_count) {
         const Expr at = end;
         end = end + Expr(64) * ceil_div(byte_count, 64);

@@ -22,6 +22,9 @@ struct Decisions {
     DType dtype = DType::F32;
     std::vector<int> heights;  // of tiles: the full one, then what the rest is made of
     std::int64_t block_rows = 0;
+    // So many k (units) of a panel stay in the first cache while all rows of a block pass by; 0:
+    // all k at once.
+    std::int64_t block_k = 0;
     bool pad_rest = false;  // the last tile is a full one with rows of zeros: at most 2 % of work
                             // for one micro-kernel less to compile
     bool pack_a = false;

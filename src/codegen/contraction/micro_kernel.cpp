@@ -25,9 +25,7 @@ int chains(const TileShape& tile) {
     return n;
 }
 
-/// After so many k the sums are added to C and start again from zero: a single chain over thousands
-/// of k would round several times worse than the vendor's libraries, which block k too.
-constexpr std::uint64_t kBlock = 256;
+constexpr std::uint64_t kBlock = kSumBlock;
 
 /// An internal function of the module, or the one of that name it has already.
 struct SharedFunction {
@@ -58,20 +56,35 @@ std::string tile_name(const char* kind, const TileShape& tile, std::int64_t ldb)
     std::string name = std::string("ingot_") + kind + type + std::to_string(tile.rows) + "x" +
                        std::to_string(tile.vectors) + "v" + std::to_string(tile.lanes);
     if (ldb != kRuntimeStride) name += "_b" + std::to_string(ldb);
+    if (tile.ahead) name += "_ahead";
     return name;
 }
+
+Value* take_last(Values& values) {
+    Value* last = values.back();
+    values.pop_back();
+    return last;
+}
+
+/// Where the loop over k stands: in B, and in what is fetched ahead (null where nothing is).
+struct Cursor {
+    Value* b;
+    Value* next;
+};
 
 /// The accumulators of one tile and the code that uses them.
 class Tile {
   public:
-    Tile(llvm::IRBuilder<>& b, const TileShape& shape, std::int64_t ldb_constant, Value* ldb)
+    Tile(llvm::IRBuilder<>& b, const TileShape& shape, std::int64_t ldb_constant, Value* ldb,
+         Value* next_step)
         : b_(b),
           shape_(shape),
           element_bytes_(shape.element->isDoubleTy() ? 8 : 4),
           vector_(llvm::FixedVectorType::get(shape.element, static_cast<unsigned>(shape.lanes))),
           ldb_(ldb_constant == kRuntimeStride
                    ? ldb
-                   : b.getInt64(static_cast<std::uint64_t>(ldb_constant))) {}
+                   : b.getInt64(static_cast<std::uint64_t>(ldb_constant))),
+          next_step_(next_step) {}
 
     Values initial() const {
         const int count = shape_.rows * shape_.vectors * chains(shape_);
@@ -154,19 +167,21 @@ class Tile {
     }
 
     /// The loop over k in [0, count): `address(k, u, row)` is A's element at k + u. Returns the
-    /// accumulators and B's address behind the last k.
+    /// accumulators and where B and what is fetched ahead go on behind the last k.
     template <typename Address>
-    std::pair<Values, Value*> over_k(Values acc, Value* count, Value* b_start, Address&& address) {
+    std::pair<Values, Cursor> over_k(Values acc, Value* count, Cursor start, Address&& address) {
         const int unroll = chains(shape_);
-        acc.push_back(b_start);
+        push(acc, start);
         auto body = [&](int steps) {
             return [&, steps](Value* k, Values carried) {
-                Value* b_row = carried.back();
-                carried.pop_back();
-                for (int u = 0; u < steps; ++u)
-                    step(carried, u, b_.CreateGEP(shape_.element, b_row, times_ldb(u)),
+                Cursor at = pop(carried);
+                for (int u = 0; u < steps; ++u) {
+                    step(carried, u, b_.CreateGEP(shape_.element, at.b, times_ldb(u)),
                          [&](int row) { return address(k, u, row); });
-                carried.push_back(b_.CreateGEP(shape_.element, b_row, times_ldb(steps)));
+                    if (shape_.ahead) at.next = fetch(at.next);
+                }
+                at.b = b_.CreateGEP(shape_.element, at.b, times_ldb(steps));
+                push(carried, at);
                 return carried;
             };
         };
@@ -176,12 +191,29 @@ class Tile {
         acc = emit_loop(b_, "k", b_.getInt64(0), blocked,
                         b_.getInt64(static_cast<std::uint64_t>(unroll)), acc, body(unroll));
         if (unroll > 1) acc = emit_loop(b_, "k_rest", blocked, count, b_.getInt64(1), acc, body(1));
-        Value* b_end = acc.back();
-        acc.pop_back();
-        return {acc, b_end};
+        const Cursor end = pop(acc);
+        return {acc, end};
+    }
+
+    void push(Values& values, const Cursor& cursor) const {
+        values.push_back(cursor.b);
+        if (shape_.ahead) values.push_back(cursor.next);
+    }
+    Cursor pop(Values& values) const {
+        Value* next = shape_.ahead ? take_last(values) : nullptr;
+        return {take_last(values), next};
     }
 
   private:
+    /// Asks for the line at `next`; where to ask with the next k.
+    Value* fetch(Value* next) {
+        constexpr std::uint32_t kRead = 0, kSecondCache = 2, kData = 1;
+        b_.CreateIntrinsic(
+            llvm::Intrinsic::prefetch, {b_.getPtrTy()},
+            {next, b_.getInt32(kRead), b_.getInt32(kSecondCache), b_.getInt32(kData)});
+        return b_.CreateGEP(b_.getInt8Ty(), next, next_step_);
+    }
+
     llvm::Type* pairs() const {
         return llvm::FixedVectorType::get(b_.getBFloatTy(),
                                           static_cast<unsigned>(2 * shape_.lanes));
@@ -247,13 +279,8 @@ class Tile {
     unsigned element_bytes_;
     llvm::FixedVectorType* vector_;
     Value* ldb_;
+    Value* next_step_;
 };
-
-Value* take_last(Values& values) {
-    Value* last = values.back();
-    values.pop_back();
-    return last;
-}
 
 /// min(length, kBlock)
 Value* shorter(llvm::IRBuilder<>& b, Value* length) {
@@ -267,17 +294,20 @@ llvm::Function* packed_kernel(llvm::Module& module, const TileShape& shape, std:
     llvm::IRBuilder<> b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] =
-        shared_function(module, tile_name("packed", shape, ldb), {ptr, i64, ptr, i64, ptr, i64});
+    auto [f, is_new] = shared_function(module, tile_name("packed", shape, ldb),
+                                       {ptr, i64, ptr, i64, ptr, i64, b.getInt1Ty(), ptr, i64});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
-    Tile tile(b, shape, ldb, f->getArg(3));
+    Tile tile(b, shape, ldb, f->getArg(3), f->getArg(8));
     Value* a = f->getArg(0);
     Value* count = f->getArg(1);
     // At least once, so that an empty sum is stored as zeros.
     Value* end = b.CreateSelect(b.CreateICmpEQ(count, b.getInt64(0)), b.getInt64(1), count);
-    emit_loop(b, "block", b.getInt64(0), end, b.getInt64(kBlock), {f->getArg(2)},
-              [&](Value* start, const Values& carried) {
+    Values cursor;
+    tile.push(cursor, {f->getArg(2), f->getArg(7)});
+    Value* replace = b.CreateNot(f->getArg(6));
+    emit_loop(b, "block", b.getInt64(0), end, b.getInt64(kBlock), cursor,
+              [&](Value* start, Values carried) {
                   Value* length = shorter(b, b.CreateSub(count, start));
                   auto address = [&](Value* k, int u, int row) {
                       Value* at = b.CreateGEP(
@@ -287,9 +317,12 @@ llvm::Function* packed_kernel(llvm::Module& module, const TileShape& shape, std:
                       return b.CreateConstGEP1_64(shape.element, at,
                                                   static_cast<std::uint64_t>(u * shape.rows + row));
                   };
-                  auto [sum, b_end] = tile.over_k(tile.initial(), length, carried[0], address);
-                  tile.flush(sum, f->getArg(4), f->getArg(5), b.CreateICmpEQ(start, b.getInt64(0)));
-                  return Values{b_end};
+                  auto [sum, behind] =
+                      tile.over_k(tile.initial(), length, tile.pop(carried), address);
+                  Value* first = b.CreateAnd(replace, b.CreateICmpEQ(start, b.getInt64(0)));
+                  tile.flush(sum, f->getArg(4), f->getArg(5), first);
+                  tile.push(carried, behind);
+                  return carried;
               });
     b.CreateRetVoid();
     return f;
@@ -299,21 +332,21 @@ llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::i
     llvm::IRBuilder<> b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, tile_name("rows", shape, ldb),
-                                       {ptr, i64, i64, ptr, i64, ptr, i64, i64});
+    auto [f, is_new] =
+        shared_function(module, tile_name("rows", shape, ldb),
+                        {ptr, i64, i64, ptr, i64, ptr, i64, b.getInt1Ty(), i64, ptr, i64});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
-    Tile tile(b, shape, ldb, f->getArg(4));
+    Tile tile(b, shape, ldb, f->getArg(4), f->getArg(10));
     Value* table = f->getArg(0);
     Value* count = f->getArg(2);
     // The sums, how many k they hold, whether C holds nothing yet, and where B goes on.
     Values carried = tile.initial();
-    carried.insert(carried.end(), {b.getInt64(0), b.getTrue(), f->getArg(3)});
+    carried.insert(carried.end(), {b.getInt64(0), b.CreateNot(f->getArg(7))});
+    tile.push(carried, {f->getArg(3), f->getArg(9)});
     carried = emit_loop(
         b, "segment", b.getInt64(0), f->getArg(1), b.getInt64(1), carried,
         [&](Value* segment, Values acc) {
-            Value* b_start = acc.back();
-            acc.pop_back();
             Value* entry = b.CreateGEP(
                 ptr, table,
                 b.CreateMul(segment, b.getInt64(static_cast<std::uint64_t>(shape.rows))));
@@ -323,12 +356,11 @@ llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::i
                     b.getInt8Ty(),
                     b.CreateLoad(ptr,
                                  b.CreateConstGEP1_64(ptr, entry, static_cast<std::uint64_t>(row))),
-                    f->getArg(7)));
-            acc.push_back(b_start);
+                    f->getArg(8)));
             return emit_loop(
                 b, "block", b.getInt64(0), count, b.getInt64(kBlock), acc,
                 [&](Value* start, Values inner) {
-                    Value* b_row = take_last(inner);
+                    const Cursor cursor = tile.pop(inner);
                     Value* first = take_last(inner);
                     Value* since = take_last(inner);
                     Value* length = shorter(b, b.CreateSub(count, start));
@@ -338,17 +370,23 @@ llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::i
                         return b.CreateConstGEP1_64(shape.element, at,
                                                     static_cast<std::uint64_t>(u));
                     };
-                    auto [sum, b_end] = tile.over_k(inner, length, b_row, address);
+                    auto [sum, behind] = tile.over_k(inner, length, cursor, address);
                     Values next = tile.flush_if_long(sum, b.CreateAdd(since, length), first,
                                                      f->getArg(5), f->getArg(6));
-                    next.push_back(b_end);
+                    tile.push(next, behind);
                     return next;
                 });
         });
-    carried.pop_back();
+    tile.pop(carried);
     Value* first = take_last(carried);
-    carried.pop_back();
+    Value* since = take_last(carried);
+    auto* rest = llvm::BasicBlock::Create(b.getContext(), "rest", f);
+    auto* end = llvm::BasicBlock::Create(b.getContext(), "end", f);
+    b.CreateCondBr(b.CreateOr(first, b.CreateICmpNE(since, b.getInt64(0))), rest, end);
+    b.SetInsertPoint(rest);
     tile.flush(carried, f->getArg(5), f->getArg(6), first);
+    b.CreateBr(end);
+    b.SetInsertPoint(end);
     b.CreateRetVoid();
     return f;
 }

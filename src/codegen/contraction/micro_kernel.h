@@ -32,18 +32,28 @@ struct TileShape {
     int vectors = 2;
     int rows = 12;
     DotKind dot = DotKind::Elements;
+    bool ahead = false;  // with each k a line of what comes next is fetched into the second cache
     int columns() const { return lanes * vectors; }
 };
 
 /// Distance in elements between two k of B: a constant, or passed at run time.
 inline constexpr std::int64_t kRuntimeStride = -1;
 
-/// void f(ptr a, i64 k, ptr b, i64 ldb, ptr c, i64 ldc)
+/// After so many k the sums are added to C and start again from zero: a single chain over thousands
+/// of k would round several times worse than the vendor's libraries, which block k too. Callers
+/// that divide k do it at multiples of this, so that every way of computing a sum adds in the same
+/// order.
+inline constexpr std::int64_t kSumBlock = 256;
+
+/// void f(ptr a, i64 k, ptr b, i64 ldb, ptr c, i64 ldc, i1 add, ptr next, i64 next_step)
 /// a: packed [k][rows]. b: [k] rows of `columns` elements, `ldb` apart. c: [rows] rows of `columns`
-/// elements, `ldc` apart, which the sums replace.
+/// elements, `ldc` apart, which the sums replace or, with `add`, are added to. next: with a tile
+/// that looks ahead, the memory to fetch, `next_step` bytes further with each k; it need not be
+/// mapped.
 llvm::Function* packed_kernel(llvm::Module& module, const TileShape& tile, std::int64_t ldb);
 
-/// void f(ptr table, i64 segments, i64 k, ptr b, i64 ldb, ptr c, i64 ldc, i64 shift)
+/// void f(ptr table, i64 segments, i64 k, ptr b, i64 ldb, ptr c, i64 ldc, i1 add,
+///        i64 shift, ptr next, i64 next_step)
 /// table: [segments][rows] pointers to k consecutive elements of A each, `shift` bytes further on;
 /// B goes on from segment to segment. A is read where it lies: a convolution without im2col.
 llvm::Function* rows_kernel(llvm::Module& module, const TileShape& tile, std::int64_t ldb);
