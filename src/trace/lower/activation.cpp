@@ -1,5 +1,6 @@
 // Activations: formulas of several prims, computed in f32 for reduced floats and rounded once, as
 // eager's kernels do.
+#include "trace/lower/formulas.h"
 #include "trace/lower/promote.h"
 
 namespace ingot::trace {
@@ -15,10 +16,7 @@ void lower_gelu(Call& call) {
     bool tanh = call.text("approximate") == "tanh";
     unary(call, [&](Emitter& e, auto v) {
         ValueId x = v[0];
-        if (!tanh) {
-            ValueId erf = e.op(Prim::Erf, {e.mul(x, kSqrtHalf)});
-            return e.mul(e.mul(x, 0.5), e.add(erf, 1));
-        }
+        if (!tanh) return gelu(e, x);
         ValueId cube = e.mul(e.mul(x, x), x);
         ValueId inner = e.mul(e.add(x, e.mul(cube, 0.044715)), kSqrt2OverPi);
         return e.mul(e.mul(x, 0.5), e.add(e.op(Prim::Tanh, {inner}), 1));
@@ -219,6 +217,11 @@ void lower_hardtanh_backward(Call& call) {
 }
 
 }  // namespace
+
+ValueId gelu(Emitter& e, ValueId x) {
+    ValueId erf = e.op(Prim::Erf, {e.mul(x, kSqrtHalf)});
+    return e.mul(e.mul(x, 0.5), e.add(erf, 1));
+}
 
 std::span<const LoweringEntry> activation_lowerings() {
     static constexpr LoweringEntry table[] = {

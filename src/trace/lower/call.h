@@ -114,6 +114,7 @@ std::span<const LoweringEntry> view_lowerings();
 std::span<const LoweringEntry> movement_lowerings();
 std::span<const LoweringEntry> index_lowerings();
 std::span<const LoweringEntry> contract_lowerings();
+std::span<const LoweringEntry> transformer_lowerings();
 std::span<const LoweringEntry> norm_lowerings();
 std::span<const LoweringEntry> pool_lowerings();
 std::span<const LoweringEntry> creation_lowerings();

@@ -1,6 +1,7 @@
 // Normalisations, in f32 for reduced floats and rounded once.
 #include <numeric>
 
+#include "trace/lower/formulas.h"
 #include "trace/lower/promote.h"
 
 namespace ingot::trace {
@@ -51,18 +52,14 @@ void lower_layer_norm(Call& call) {
     Ints dims = last_dims(x.dim(), shape.size());
     for (std::size_t i = 0; i < shape.size(); ++i)
         if (shape[i] != sizes[at(dims[i])]) throw UserError("layer_norm: shapes differ");
-    ValueId v = e.widen(call.read(x));
-    Moments m = moments(e, v, dims);
-    if (x.device().is_cpu()) m.mean = refined_mean(e, v, m.mean, dims, numel(shape));
-    ValueId rstd = inverse_root(e, m.variance, call.real("eps"));
-    ValueId y = e.mul(e.sub(v, e.spread(m.mean, dims, sizes)), e.spread(rstd, dims, sizes));
-    if (w.defined()) y = e.mul(y, e.expand(e.convert(call.read(w), e.dtype(y)), sizes));
-    if (b.defined()) y = e.add(y, e.expand(e.convert(call.read(b), e.dtype(y)), sizes));
-    call.give(e.convert(y, to_dtype(x.scalar_type())), contiguous(sizes), x.device());
+    const auto read = [&](const at::Tensor& t) { return t.defined() ? call.read(t) : kNone; };
+    const LayerNorm n = layer_norm(e, call.read(x), shape.size(), read(w), read(b),
+                                   call.real("eps"), x.device().is_cpu());
+    call.give(e.convert(n.result, to_dtype(x.scalar_type())), contiguous(sizes), x.device());
     SymInts kept = sizes;
     for (std::int64_t d : dims) kept[at(d)] = 1;
     DType st = statistics_type(x, w, b);
-    for (ValueId s : {m.mean, rstd})
+    for (ValueId s : {n.mean, n.rstd})
         call.give(e.convert(e.reshape(s, kept), st), contiguous(kept), x.device());
 }
 
@@ -157,6 +154,21 @@ void lower_batch_norm(Call& call) {
 }
 
 }  // namespace
+
+LayerNorm layer_norm(Emitter& e, ValueId x, std::size_t rank, ValueId weight, ValueId bias,
+                     double eps, bool refined) {
+    const SymInts sizes = e.sizes(x);
+    const Ints dims = last_dims(static_cast<std::int64_t>(sizes.size()), rank);
+    const SymInts shape(sizes.end() - static_cast<std::ptrdiff_t>(rank), sizes.end());
+    ValueId v = e.widen(x);
+    Moments m = moments(e, v, dims);
+    if (refined) m.mean = refined_mean(e, v, m.mean, dims, numel(shape));
+    ValueId rstd = inverse_root(e, m.variance, eps);
+    ValueId y = e.mul(e.sub(v, e.spread(m.mean, dims, sizes)), e.spread(rstd, dims, sizes));
+    if (weight != kNone) y = e.mul(y, e.expand(e.convert(weight, e.dtype(y)), sizes));
+    if (bias != kNone) y = e.add(y, e.expand(e.convert(bias, e.dtype(y)), sizes));
+    return {y, m.mean, rstd};
+}
 
 std::span<const LoweringEntry> norm_lowerings() {
     static constexpr LoweringEntry table[] = {
