@@ -86,9 +86,9 @@ const Jit& jit() {
 
 /// Compiles and runs, the work split into `parts` calls.
 void run(const Kernel& kernel, std::vector<void*> pointers, std::vector<std::int64_t> sizes = {},
-         int parts = 1) {
+         int parts = 1, const TargetInfo& target = jit().target()) {
     IrModule m = jit().make_module("test");
-    const KernelCode code = emit_contraction(*m.module, kernel, jit().target(), "kernel");
+    const KernelCode code = emit_contraction(*m.module, kernel, target, "kernel");
     const auto loaded = jit().load(jit().compile(std::move(m)));
     ASSERT_EQ(code.launches.size(), 1u);
     const Launch& launch = code.launches[0];
@@ -135,9 +135,10 @@ Data pack_panels(const Data& b, std::int64_t k, std::int64_t n, std::int64_t pan
 enum class Right { Packed, Rows, Transposed, Strided };
 enum class Left { Rows, Transposed, Padded, Doubled };
 
-/// out = relu(A B + bias) + residual, over all ways of laying out A and B.
-void check_matmul(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k, Left left,
-                  Right right, bool symbolic, int parts) {
+/// out = relu(A B + bias) + residual, over all ways of laying out A and B. Returns out.
+Data check_matmul(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k, Left left,
+                  Right right, bool symbolic, int parts,
+                  const TargetInfo& target = jit().target()) {
     SCOPED_TRACE(testing::Message()
                  << batch << "x" << m << "x" << n << "x" << k << " left " << static_cast<int>(left)
                  << " right " << static_cast<int>(right) << " symbolic " << symbolic);
@@ -222,8 +223,9 @@ void check_matmul(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64
             }
     run(f.finish(),
         {a_data.data(), b_data.data(), bias_data.data(), residual_data.data(), out_data.data()},
-        {m}, parts);
+        {m}, parts, target);
     expect_close(out_data, expected, 1e-5 * std::sqrt(static_cast<double>(k)));
+    return out_data;
 }
 
 TEST(Contraction, MatmulOfManyShapes) {
@@ -250,6 +252,26 @@ TEST(Contraction, SeveralBlocksOfRowsAndPackedLeft) {
     check_matmul(1, 700, 130, 512, Left::Rows, Right::Packed, false, 3);
     check_matmul(1, 301, 300, 64, Left::Rows, Right::Rows, true, 2);
     check_matmul(2, 65, 257, 33, Left::Padded, Right::Transposed, true, 5);
+}
+
+// Where the first cache has room for a part of a panel, tiles pass over it part by part; the sums
+// are the same to the last bit.
+TEST(Contraction, PartsOfPanelsInTheFirstCache) {
+    TargetInfo small = jit().target(), large = small;
+    small.l1_bytes = 16 << 10;
+    large.l1_bytes = 256 << 10;
+    auto check = [&](std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k, Left left,
+                     bool symbolic) {
+        const Data whole = check_matmul(batch, m, n, k, left, Right::Packed, symbolic, 2, small);
+        const Data parts = check_matmul(batch, m, n, k, left, Right::Packed, symbolic, 3, large);
+        EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof(float)), 0);
+    };
+    for (const Left left : {Left::Rows, Left::Transposed, Left::Padded, Left::Doubled}) {
+        check(1, 119, 40, 300, left, false);
+        check(2, 37, 70, 513, left, true);
+    }
+    check(1, 1100, 33, 512, Left::Rows, false);
+    check(1, 31, 1700, 257, Left::Rows, false);  // so many panels that rows are packed
 }
 
 TEST(Contraction, OneRowAndOneColumn) {

@@ -1,7 +1,7 @@
 // The operators that nn.MultiheadAttention and nn.TransformerEncoderLayer call where no gradient is
-// needed, taken apart into products, attention and norms, so that weights are packed and what stands
-// between products is fused. With masks, weights of attention to give back or nested tensors they
-// stay calls.
+// needed, taken apart into products, attention and norms, so that weights are packed and what
+// stands between products is fused. With masks, weights of attention to give back or nested tensors
+// they stay calls.
 #include "trace/lower/formulas.h"
 #include "trace/lower/promote.h"
 
@@ -61,18 +61,18 @@ ValueId attend(Emitter& e, const std::array<ValueId, 3>& sources,
     std::vector<ValueId> operands;
     for (std::int64_t i = 0; i < 3; ++i) {
         const c10::SymInt from = embedding * i, to = from + embedding;
-        const ValueId rows = together ? e.slice(all, 1, from, to)
-                                      : linear(e, sources[at(i)], e.slice(p.qkv_weight, 0, from, to),
-                                               e.slice(p.qkv_bias, 0, from, to));
+        const ValueId rows = together
+                                 ? e.slice(all, 1, from, to)
+                                 : linear(e, sources[at(i)], e.slice(p.qkv_weight, 0, from, to),
+                                          e.slice(p.qkv_bias, 0, from, to));
         operands.push_back(e.permute(
             e.reshape(rows, {batch, lengths[at(i)], form.heads, form.width}), {0, 2, 1, 3}));
     }
     const double width = static_cast<double>(form.width.guard_int(__FILE__, __LINE__));
-    const ValueId heads = e.op(
-        Prim::Attention, operands,
-        {{"scale", 1 / std::sqrt(width)}, {"causal", false}, {"logsumexp", false}});
-    const ValueId rows =
-        e.reshape(e.permute(heads, {0, 2, 1, 3}), {batch * lengths[0], embedding});
+    const ValueId heads =
+        e.op(Prim::Attention, operands,
+             {{"scale", 1 / std::sqrt(width)}, {"causal", false}, {"logsumexp", false}});
+    const ValueId rows = e.reshape(e.permute(heads, {0, 2, 1, 3}), {batch * lengths[0], embedding});
     return linear(e, rows, p.out_weight, p.out_bias);
 }
 
@@ -84,8 +84,8 @@ ValueId rows_of(Emitter& e, ValueId v) {
 void lower_multi_head_attention(Call& call) {
     const at::Tensor q = call.tensor("query"), k = call.tensor("key"), v = call.tensor("value");
     if (call.flag("need_weights")) throw NotSupported("attention that gives its weights");
-    require_alike(call, q, {"query", "key", "value", "qkv_weight", "qkv_bias", "proj_weight",
-                            "proj_bias"});
+    require_alike(call, q,
+                  {"query", "key", "value", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias"});
     const HeadsAndWidth form = heads_of(q, call.integer("embed_dim"), call.integer("num_head"));
     if (k.dim() != 3 || v.dim() != 3 || k.sym_sizes() != v.sym_sizes() ||
         k.sym_size(0) != q.sym_size(0) || k.sym_size(2) != q.sym_size(2))
@@ -96,9 +96,8 @@ void lower_multi_head_attention(Call& call) {
     sources[1] = k.is_same(q) ? sources[0] : rows_of(e, call.read(k));
     sources[2] = v.is_same(q) ? sources[0] : rows_of(e, call.read(v));
     const SymInts sizes = q.sym_sizes().vec();
-    const ValueId rows =
-        attend(e, sources, {q.sym_size(1), k.sym_size(1), v.sym_size(1)}, q.sym_size(0), form,
-               projections(call));
+    const ValueId rows = attend(e, sources, {q.sym_size(1), k.sym_size(1), v.sym_size(1)},
+                                q.sym_size(0), form, projections(call));
     call.give(e.reshape(rows, sizes), contiguous(sizes), q.device());
     call.give(at::Tensor());  // the weights of attention
 }
@@ -123,10 +122,8 @@ void lower_encoder_layer(Call& call) {
                       src.sym_size(0), form, projections(call));
     };
     const auto feed_forward = [&](ValueId x) {
-        const ValueId hidden =
-            e.widen(linear(e, x, read("ffn_weight_1"), read("ffn_bias_1")));
-        const ValueId active = call.flag("use_gelu") ? gelu(e, hidden)
-                                                     : e.op(Prim::Relu, {hidden});
+        const ValueId hidden = e.widen(linear(e, x, read("ffn_weight_1"), read("ffn_bias_1")));
+        const ValueId active = call.flag("use_gelu") ? gelu(e, hidden) : e.op(Prim::Relu, {hidden});
         return linear(e, e.convert(active, type), read("ffn_weight_2"), read("ffn_bias_2"));
     };
     ValueId x = rows_of(e, call.read(src));
