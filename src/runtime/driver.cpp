@@ -100,6 +100,7 @@ codegen::TargetInfo chosen_target(const std::string& name) {
     target.l2_bytes = here.l2_bytes;
     target.l3_bytes = here.l3_bytes;
     target.cores = here.cores;
+    target.maker = here.maker;
     return target;
 }
 

@@ -136,6 +136,8 @@ std::optional<ContractionPlan> plan_contraction(const Contraction& c,
     plan.k = extent_product(c.k);
     plan.tile = plan_tile(plan.n, c.accumulate, target);
     plan_operands(plan, buffers, c, c.accumulate);
+    plan.windows = (plan.a.form == OperandForm::Runs && !plan.a.segments.is(1)) ||
+                   (plan.b.form == OperandForm::Runs && c.n.size() > 1);
     if (target.bf16_dot && c.accumulate == DType::F32 && plan.a.form == OperandForm::Computed &&
         plan.b.form == OperandForm::Computed) {
         ContractionPlan pairs = plan;
@@ -163,8 +165,8 @@ std::optional<ContractionPlan> plan_contraction(const Kernel& kernel, const Vect
     return plan_contraction(*kernel.contraction, kernel.buffers, target);
 }
 
-ContractionCost contraction_cost(const ContractionPlan& plan, double peak_gflops,
-                                 double vendor_efficiency) {
+ContractionCost contraction_cost(const ContractionPlan& plan, const VectorTarget& target) {
+    const ContractionRates& rates = target.rates;
     auto number = [](Expr e) {
         return e.is_constant() ? static_cast<double>(e.constant()) : 512.0;
     };
@@ -189,8 +191,15 @@ ContractionCost contraction_cost(const ContractionPlan& plan, double peak_gflops
                                               : 16.0) /
             std::max(n, 1.0);
     ContractionCost cost;
-    cost.generated = flops * padded * overhead / (0.93 * peak_gflops * 1e3);
-    cost.vendor = 2.0 + flops / (vendor_efficiency * peak_gflops * 1e3);
+    // Each panel of the right side passes over all rows of a block. Taps of one image overlap.
+    const double taps = number(plan.a.segments);
+    const bool far = 4 * std::min(m, rows) * k / taps > 0.8 * static_cast<double>(target.l2_bytes);
+    const double peak = rates.peak_gflops * 1e3;
+    cost.generated =
+        flops * padded * overhead / ((far ? rates.generated_far : rates.generated) * peak);
+    const bool few = plan.a.form == OperandForm::Runs && number(plan.a.run) < 16;
+    const double vendor = !plan.windows ? rates.vendor : few ? rates.vendor_few : rates.vendor_taps;
+    cost.vendor = 2.0 + flops / (vendor * peak);
     return cost;
 }
 

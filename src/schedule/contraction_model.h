@@ -11,6 +11,19 @@
 
 namespace ingot {
 
+/// What a processor's core reaches, for the choice between generated and the vendor's code. As
+/// measured on AMD's Zen 4, whose third cache feeds a core nearly as fast as its second and for
+/// which the vendor's libraries are not made.
+struct ContractionRates {
+    double peak_gflops = 200;  // of fused multiply-adds in f32
+    // Shares of the peak.
+    double generated = 0.93;
+    double generated_far = 0.93;  // a block of rows is read from the third cache
+    double vendor = 0.5;
+    double vendor_taps = 0.5;  // convolutions with a kernel of several taps
+    double vendor_few = 0.5;   // and few channels
+};
+
 /// The little that tile sizes depend on; made from the target's description by its owner.
 struct VectorTarget {
     int vector_bits = 512;
@@ -18,6 +31,7 @@ struct VectorTarget {
     std::int64_t l2_bytes = 1 << 20;
     int cores = 1;
     bool bf16_dot = false;  // instructions that multiply pairs of bf16 into f32
+    ContractionRates rates;
 };
 
 /// Rows and columns of the register tile: `columns` is the width of a panel of packed B.
@@ -61,7 +75,8 @@ struct ContractionPlan {
     Expr batch, m, n, k;  // products of the loops' extents
     TilePlan tile;
     OperandPlan a, b;
-    bool pairs = false;  // bf16 operands, multiplied in pairs by instructions made for that
+    bool windows = false;  // an operand is an image read through overlapping windows
+    bool pairs = false;    // bf16 operands, multiplied in pairs by instructions made for that
 };
 
 /// The analysis that code generation uses; nothing when the contraction cannot be generated (then
@@ -73,12 +88,11 @@ std::optional<ContractionPlan> plan_contraction(const Contraction& contraction,
 std::optional<ContractionPlan> plan_contraction(const Kernel& kernel, const VectorTarget& target);
 
 /// Estimated time on one core in microseconds, generated and by the vendor, for fp32 with constant
-/// sizes (symbolic ones count as 512). `peak_gflops` is one core's FMA peak.
+/// sizes (symbolic ones count as 512).
 struct ContractionCost {
     double generated = 0;
     double vendor = 0;
 };
-ContractionCost contraction_cost(const ContractionPlan& plan, double peak_gflops,
-                                 double vendor_efficiency);
+ContractionCost contraction_cost(const ContractionPlan& plan, const VectorTarget& target);
 
 }  // namespace ingot

@@ -215,15 +215,14 @@ class Scheduler {
 
 }  // namespace
 
-std::function<bool(const Kernel&)> choose_by_cost(const VectorTarget& target, double peak_gflops,
-                                                  double vendor_efficiency) {
+std::function<bool(const Kernel&)> choose_by_cost(const VectorTarget& target) {
     return [=](const Kernel& kernel) {
         if (!kernel.contraction) return false;
         auto plan = plan_contraction(*kernel.contraction, kernel.buffers, target);
         // Operands of other types would be converted element by element.
         if (!plan || plan->a.form == OperandForm::Computed || plan->b.form == OperandForm::Computed)
             return false;
-        ContractionCost cost = contraction_cost(*plan, peak_gflops, vendor_efficiency);
+        ContractionCost cost = contraction_cost(*plan, target);
         return cost.generated <= cost.vendor;
     };
 }

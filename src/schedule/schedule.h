@@ -25,11 +25,8 @@ struct ScheduleOptions {
 };
 
 /// The cost model's choice, for `generate_contraction`: what the template can do and what it does
-/// in no more time than the vendor's library, which reaches `vendor_efficiency` of one core's
-/// `peak_gflops`.
-std::function<bool(const Kernel&)> choose_by_cost(const VectorTarget& target,
-                                                  double peak_gflops = 200,
-                                                  double vendor_efficiency = 0.5);
+/// in no more time than the vendor's library.
+std::function<bool(const Kernel&)> choose_by_cost(const VectorTarget& target);
 
 /// Schedules `graph`. Prims without a loop form become extern steps. Throws NotSupported, naming
 /// the prim, for what neither road can carry out.

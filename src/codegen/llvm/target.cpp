@@ -18,6 +18,9 @@
 
 #include "ir/error.h"
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 #ifdef __linux__
 #include <sched.h>
 #include <sys/syscall.h>
@@ -75,6 +78,18 @@ unsigned usable_cores() {
         return static_cast<unsigned>(CPU_COUNT(&set));
 #endif
     return std::max(1u, std::thread::hardware_concurrency());
+}
+
+/// As the processor itself says; a name would have to be known.
+Maker detect_maker() {
+#ifdef __x86_64__
+    unsigned highest = 0, b = 0, c = 0, d = 0;
+    if (__get_cpuid(0, &highest, &b, &c, &d) == 0) return Maker::Other;
+    // The name's first four letters: "GenuineIntel", "AuthenticAMD".
+    if (b == signature_INTEL_ebx) return Maker::Intel;
+    if (b == signature_AMD_ebx) return Maker::Amd;
+#endif
+    return Maker::Other;
 }
 
 std::string join_features(const std::map<std::string, bool>& features) {
@@ -185,6 +200,7 @@ TargetInfo host() {
     derive_flags(t);
     read_caches(t);
     t.cores = usable_cores();
+    t.maker = detect_maker();
     return t;
 }
 

@@ -10,6 +10,8 @@
 namespace ingot::codegen {
 
 enum class Arch { X86_64, AArch64, Nvptx };
+/// Who made the processor: libraries have code of different worth for each.
+enum class Maker { Other, Intel, Amd };
 
 struct TargetInfo {
     Arch arch = Arch::X86_64;
@@ -36,6 +38,7 @@ struct TargetInfo {
     std::size_t l3_bytes =
         8 << 20;         ///< the last level's slice that this process can see, shared by all cores
     unsigned cores = 1;  ///< processors this process may run on
+    Maker maker = Maker::Other;
 
     /// Elements of `element_bytes` bytes in one preferred vector; at least 1.
     unsigned lanes(unsigned element_bytes) const {
