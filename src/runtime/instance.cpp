@@ -120,7 +120,7 @@ void Instance::adopt_extern_outputs(const Plan& plan) {
     }
     for (const Step& step : plan.steps) {
         const auto* call = std::get_if<ExternStep>(&step);
-        if (call == nullptr) continue;
+        if (call == nullptr || call->fills) continue;
         for (std::int32_t b : call->outputs)
             if (buffers_[b].place == BufferPlace::Output && buffers_[b].base < 0 &&
                 buffers_[b].views.empty() && writers[b] == 1)

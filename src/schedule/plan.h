@@ -53,6 +53,8 @@ struct ExternStep {
     Attrs attrs;
     std::vector<std::int32_t> inputs;
     std::vector<std::int32_t> outputs;
+    /// Writes results where it is told, graph outputs too; else they may as well be the call's own.
+    bool fills = false;
 };
 
 using Step = std::variant<KernelStep, ExternStep>;

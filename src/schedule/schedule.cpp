@@ -67,7 +67,26 @@ class Scheduler {
     // Steps outside that hand over memory of their own; the others write where they are told.
     bool makes_memory(const Node& n) const {
         return !has_loop_form(g_, n) && n.prim != Prim::Matmul && n.prim != Prim::MatmulBias &&
-               !has_contraction_home(n);
+               !has_contraction_home(n) && !is_product(n);
+    }
+    // A convolution, or its gradient, that is a product of the image's points with channels.
+    bool is_product(const Node& n) const {
+        if (!options_.single_taps_as_products) return false;
+        if (n.prim != Prim::Conv && n.prim != Prim::ConvGradInput && n.prim != Prim::ConvGradWeight)
+            return false;
+        const Type& type = g_.type(n.results[0]);
+        if (type.dtype != DType::F32 || type.rank() != 4) return false;
+        const auto all = [](const auto& list, std::int64_t v) {
+            return std::ranges::all_of(list, [&](const auto& e) { return Expr(e).is(v); });
+        };
+        const bool of_weight = n.prim == Prim::ConvGradWeight;
+        const Sizes& weight = of_weight ? type.sizes : g_.type(n.operands[1]).sizes;
+        if (!weight[2].is(1) || !weight[3].is(1) || n.attrs.get<bool>("transposed") ||
+            n.attrs.get<std::int64_t>("groups") != 1 || !all(n.attrs.get<Ints>("stride"), 1) ||
+            !all(n.attrs.get<Sizes>("padding"), 0))
+            return false;
+        const auto last = [&](ValueId v) { return layouts_.strides(v)[1].is(1); };
+        return last(n.operands[0]) && last(of_weight ? n.operands[1] : n.results[0]);
     }
     bool has_contraction_home(const Node& n) const {
         return kind(n.prim) == PrimKind::Contraction &&
@@ -151,6 +170,9 @@ class Scheduler {
         }
         for (ValueId v : n.operands) s.inputs.push_back(operand_buffer(v));
         for (ValueId v : n.results) s.outputs.push_back(buffer(v));
+        // ATen makes products of more than one batch elsewhere and copies them.
+        s.fills = !options_.gpu && !makes_memory(n) && g_.type(n.results[0]).rank() <= 4 &&
+                  (n.prim != Prim::Matmul || g_.type(n.results[0]).rank() <= 3);
         return s;
     }
 

@@ -19,6 +19,10 @@ struct ScheduleOptions {
     int cores = 2;
     int vector_bytes = 32;               // of the widest vectors code generation uses
     std::int64_t cache_bytes = 1 << 20;  // private cache of one core
+    /// The vendor's matrix products are faster than its convolutions with a kernel of one tap,
+    /// which are the same: they are asked to write into planned memory, for which they take a
+    /// product.
+    bool single_taps_as_products = false;
     /// Whether a contraction (given as a kernel without epilogue) shall be generated rather than
     /// left to the vendor's library. Empty: never.
     std::function<bool(const Kernel&)> generate_contraction;

@@ -64,6 +64,37 @@ struct ConvArguments {
           output_padding(a.get<Ints>("output_padding")),
           transposed(a.get<bool>("transposed")),
           groups(a.get<std::int64_t>("groups")) {}
+    /// The image's points as rows of channels, where they lie so.
+    static std::optional<at::Tensor> rows(const at::Tensor& image) {
+        if (!image.is_contiguous(at::MemoryFormat::ChannelsLast)) return std::nullopt;
+        return image.permute({0, 2, 3, 1}).view({-1, image.size(1)});
+    }
+    /// Whether a kernel of `sizes` meets each point of the image once.
+    bool single_tap(c10::IntArrayRef sizes) const {
+        const auto all = [](const Ints& list, std::int64_t v) {
+            return std::ranges::all_of(list, [&](std::int64_t e) { return e == v; });
+        };
+        return sizes.size() == 4 && sizes[2] == 1 && sizes[3] == 1 && groups == 1 && !transposed &&
+               all(stride, 1) && all(padding, 0);
+    }
+    /// The operation as a product that writes into `out`; false where it is none, or has no `out`.
+    bool product(Prim prim, In in, const at::Tensor& out) const {
+        const bool of_weight = prim == Prim::ConvGradWeight;
+        if (!out.defined() || !single_tap(of_weight ? out.sizes() : in[1].sizes())) return false;
+        const auto first = rows(in[0]), second = rows(of_weight ? in[1] : out);
+        if (!first || !second) return false;
+        if (of_weight) {
+            if (!out.is_contiguous() && !out.is_contiguous(at::MemoryFormat::ChannelsLast))
+                return false;
+            at::Tensor weight = out.as_strided({out.size(0), out.size(1)}, {out.size(1), 1});
+            at::mm_out(weight, first->t(), *second);
+            return true;
+        }
+        const at::Tensor weight = in[1].reshape({in[1].size(0), in[1].size(1)});
+        at::Tensor result = *second;
+        at::mm_out(result, *first, prim == Prim::Conv ? weight.t() : weight);
+        return true;
+    }
     at::Tensor forward(const at::Tensor& x, const at::Tensor& w) const {
         return at::convolution(x, w, {}, stride, padding, dilation, transposed, output_padding,
                                groups);
@@ -157,15 +188,20 @@ VendorFunction contraction(Prim prim, const Attrs& a, c10::Device device) {
                 return matmul_bias(in, out, relu);
             };
         case Prim::Conv:
-            return plain([c = ConvArguments(a)](In in) { return c.forward(in[0], in[1]); });
+            return [c = ConvArguments(a)](In in, Out out) -> Tensors {
+                if (c.product(Prim::Conv, in, out[0])) return {out[0]};
+                return {c.forward(in[0], in[1])};
+            };
         case Prim::ConvGradInput:
-            return plain([c = ConvArguments(a), s = sizes_attr(a, "sizes")](In in) {
-                return c.backward(in[0], ConvArguments::stand_in(s, in[0]), in[1], true);
-            });
+            return [c = ConvArguments(a), s = sizes_attr(a, "sizes")](In in, Out out) -> Tensors {
+                if (c.product(Prim::ConvGradInput, in, out[0])) return {out[0]};
+                return {c.backward(in[0], ConvArguments::stand_in(s, in[0]), in[1], true)};
+            };
         case Prim::ConvGradWeight:
-            return plain([c = ConvArguments(a), s = sizes_attr(a, "sizes")](In in) {
-                return c.backward(in[0], in[1], ConvArguments::stand_in(s, in[0]), false);
-            });
+            return [c = ConvArguments(a), s = sizes_attr(a, "sizes")](In in, Out out) -> Tensors {
+                if (c.product(Prim::ConvGradWeight, in, out[0])) return {out[0]};
+                return {c.backward(in[0], in[1], ConvArguments::stand_in(s, in[0]), false)};
+            };
         case Prim::Attention:
             return attention(a, device);
         case Prim::AttentionGrad:

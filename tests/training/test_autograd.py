@@ -345,3 +345,24 @@ def test_ten_steps_of_adam_stay_as_close_to_float64():
     for got, want, exact in zip(ends["compiled"], ends["eager"], ends["exact"], strict=True):
         error = (want.double() - exact).norm()
         assert (got.double() - exact).norm() <= 2 * error + 1e-6 * exact.norm()
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("points", [1, 6])
+def test_convolutions_of_one_tap(channels_last, points):
+    # Some processors have them as matrix products that write into planned memory.
+    torch.manual_seed(0)
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(24, 96, 3, padding=1), torch.nn.GELU(), torch.nn.Conv2d(96, 48, 1),
+        torch.nn.Tanh(),
+    ).to(memory_format=order)  # fmt: skip
+    x = torch.randn(4, 24, points, points).to(memory_format=order).requires_grad_()
+
+    def run(model, function, x):
+        inputs = [x, *model.parameters()]
+        return torch.autograd.grad(function(x).square().sum(), inputs)
+
+    wide = double(model)
+    assert_as_good(run(model, compile_all(model), x), run(model, model, x),
+                   run(wide, wide, double(x)))  # fmt: skip
