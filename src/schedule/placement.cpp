@@ -18,6 +18,7 @@ constexpr int kMostOperations = 300;
 constexpr int kArithmetic = 8;
 constexpr int kMostRepeated = 40;
 constexpr std::size_t kMostRepeatedLoads = 6;
+constexpr int kFew = 16;  // elements to one that is read at random: the latter are few
 constexpr int kCap = 1 << 20;
 
 int operation_cost(Prim p) {
@@ -66,6 +67,7 @@ bool is_creation(Prim p) { return kind(p) == PrimKind::Creation; }
 // How a value is used.
 struct Use {
     int readers = 0;        // nodes that read it, through views
+    int few = 0;            // on GPUs: the same, of a few of its elements, which compute them again
     bool repeated = false;  // an element is read several times by one reader
     bool random = false;    // read at computed indices
 };
@@ -167,6 +169,7 @@ class Placer {
         if (is_movement(n.prim)) {
             const Use& result = uses_[n.results[0]];
             use.readers += result.readers;
+            use.few += result.few;
             use.repeated = use.repeated || result.repeated || n.prim == Prim::Window ||
                            n.prim == Prim::AsStrided ||
                            (n.prim == Prim::Broadcast &&
@@ -174,8 +177,22 @@ class Placer {
             use.random = use.random || result.random;
             return;
         }
+        if (reads_few(n, k)) {
+            ++use.few;
+            return;
+        }
         if (!again) ++use.readers;
         if ((n.prim == Prim::Take || n.prim == Prim::Gather) && k == 0) use.random = true;
+    }
+
+    // What is picked out of a large value (a class's probability) and what only that needs.
+    bool reads_few(const Node& n, std::size_t k) const {
+        if (!gpu_ || n.results.size() != 1) return false;
+        const Use& result = uses_[n.results[0]];
+        if (is_pointwise(n.prim)) return result.readers == 0 && result.few > 0;
+        if ((n.prim != Prim::Take && n.prim != Prim::Gather) || k != 0) return false;
+        const Expr picked = g_.type(n.results[0]).numel() * Expr(kFew);
+        return known_le(picked, g_.type(n.operands[0]).numel()) == true;
     }
 
     static bool is_packed(Prim p) { return p == Prim::PackedMatmul || p == Prim::PackedConv; }
