@@ -324,13 +324,23 @@ Value tanh_quick(MathOps& m, Value x) {
     return m.select(near, m.mul(x, slope), m.copysign(large, x));
 }
 
-/// 1 - 2^(t q(t)), whose q is log2(erfc(t))/t fitted over [0, 4] (7e-7 of 1); near 0 the series.
-Value erf_quick(MathOps& m, Value x) {
+/// erfc(t) for t >= 0 by 2^(t q(t)), whose q is log2(erfc(t))/t fitted over [0, 4] (7e-7 of 1);
+/// beyond, it goes on falling, to 0 for infinity.
+Value erfc_of_magnitude(MathOps& m, Value t) {
     constexpr double kFit[] = {-1.6278933, -0.9184717, -0.14875567, 0.029669214, -0.0029667937};
+    return m.exp2_of_gpu(m.mul(t, m.poly(t, kFit)));
+}
+
+Value erfc_quick(MathOps& m, Value x) {
+    Value e = erfc_of_magnitude(m, m.abs(x));
+    return m.select(m.lt(x, m.c(0)), m.sub(m.c(2), e), e);
+}
+
+/// 1 - erfc(|x|); near 0 the series.
+Value erf_quick(MathOps& m, Value x) {
     constexpr double kSlope = 1.1283791670955126;  // 2 / sqrt(pi)
-    Value magnitude = m.abs(x), t = m.at_most(magnitude, 4);
-    Value e = m.exp2_of_gpu(m.mul(t, m.poly(t, kFit)));
-    Value large = m.copysign(m.sub(m.c(1), e), x);
+    Value magnitude = m.abs(x);
+    Value large = m.copysign(m.sub(m.c(1), erfc_of_magnitude(m, magnitude)), x);
     Value s = m.mul(x, x);
     Value slope = m.fma(s, m.fma(s, m.c(kSlope / 10), m.c(-kSlope / 3)), m.c(kSlope));
     return m.select(m.lt(magnitude, m.c(0.125)), m.mul(x, slope), large);
@@ -387,6 +397,8 @@ Value emit_quick(MathContext& context, MathFn fn, Value x) {
             return tanh_quick(m, x);
         case MathFn::Erf:
             return erf_quick(m, x);
+        case MathFn::Erfc:
+            return erfc_quick(m, x);
         case MathFn::Sigmoid:
             return sigmoid_quick(m, x);
         default:
