@@ -52,6 +52,7 @@ class NestEmitter {
         nest.phases.resize(phases_.size());
         for (std::size_t p = 0; p < phases_.size(); ++p) emit_phase(p, nest.phases[p]);
         append_scratch_buffers();
+        if (!group_.run.symbol.is(0)) split_run(nest);
         find_sizes(draft_);
         return std::move(draft_);
     }
@@ -89,7 +90,8 @@ class NestEmitter {
         for (std::uint32_t id : group_.anchors) {
             const Anchor& a = c_.fusion.anchors[id];
             phase_with(a.step, inner_vars(a)).anchors.push_back(id);
-            if (a.reduces && a.stored) phase_with(a.step + 1, {}).results.push_back(id);
+            if (a.reduces && a.stored && !a.gathers)
+                phase_with(a.step + 1, {}).results.push_back(id);
         }
         // Phases in which nothing is reduced or stored only serve others, inline.
         std::erase_if(phases_, [&](const PhaseKey& k) {
@@ -173,7 +175,9 @@ class NestEmitter {
                              [&, p](ValueId v, const Sizes& index) { return find(v, index, p); });
         for (std::uint32_t id : key.anchors) {
             const Anchor& a = c_.fusion.anchors[id];
-            if (a.reduces)
+            if (a.gathers)
+                emit_gathering(a, phase, emitter);
+            else if (a.reduces)
                 emit_reduction(id, p, phase, emitter);
             else if (a.stored)
                 emit_store(a, phase, emitter);
@@ -214,6 +218,43 @@ class NestEmitter {
         reductions_[id] = {static_cast<std::int32_t>(p),
                            static_cast<std::int32_t>(phase.reductions.size())};
         phase.reductions.push_back(r);
+    }
+
+    void emit_gathering(const Anchor& a, Phase& phase, PhaseEmitter& emitter) {
+        const ValueId term = c_.graph.producer(a.value)->operands[0];
+        const InstId x = emitter.convert(emitter.value(term, a.map), DType::F32);
+        store(a.target, a.position, x, phase, emitter);
+        phase.stores.back().mode = StoreMode::Sum;
+    }
+
+    // The variable of the run becomes two loops, the run's own the last one.
+    void split_run(Nest& nest) {
+        const auto [symbol, length] = group_.run;
+        const auto at =
+            std::ranges::find_if(nest.loops, [&](const Loop& l) { return l.var == symbol; });
+        check(at != nest.loops.end(), "a run along no outer loop");
+        const Expr count = floor_div(at->extent, length);
+        nest.loops.erase(at);
+        ExprPool& pool = c_.graph.pool();
+        Expr first = 0;
+        if (!count.is(1)) {
+            first = loop_variable(pool, "r", 0, count);
+            nest.loops.push_back({first, count, LoopKind::Serial});
+        }
+        const Expr next = loop_variable(pool, "r", 1, length);
+        nest.loops.push_back({next, length, LoopKind::Run});
+        const Expr whole = first * length + next;
+        const auto apply = [&](Expr& e) {
+            if (e.is_constant()) return;
+            e = substitute(e, [&](Expr s) -> std::optional<Expr> {
+                if (s == symbol) return whole;
+                return std::nullopt;
+            });
+        };
+        for (Phase& p : nest.phases) {
+            for (Inst& i : p.insts) apply(i.offset);
+            for (Store& s : p.stores) apply(s.offset);
+        }
     }
 
     void emit_store(const Anchor& a, Phase& phase, PhaseEmitter& emitter) {

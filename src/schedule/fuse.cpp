@@ -33,6 +33,8 @@ struct Match {
     std::vector<LoopVar> vars;
     Sizes map;
     int step = 0;
+    Run run;
+    bool gathers = false;
 };
 
 class Fuser {
@@ -333,6 +335,7 @@ class Fuser {
                 return has_symbol(e, match.vars, false);
             }))
             return false;
+        if (match.gathers) return false;
         Expr theirs = f_.groups[candidate].contiguous, mine = contiguous_variable(a, match.map);
         if (theirs.is_constant() || mine.is_constant() || theirs == mine) return false;
         for (const Read& r : a.reads) {
@@ -422,6 +425,8 @@ class Fuser {
         std::optional<Match> match = match_group(a, candidate);
         if (!match) return false;
         group.vars = std::move(match->vars);
+        group.run = match->run;
+        a.gathers = match->gathers;
         group.reduces = group.reduces || a.reduces;
         group.elements = std::max(group.elements, likely_count(a.extents));
         a.map = std::move(match->map);
@@ -448,6 +453,7 @@ class Fuser {
                     return std::nullopt;  // a concatenation is whole only after its group
             const Anchor* u = maker_in(r.value, candidate);
             if (u == nullptr) continue;
+            if (u->gathers) return std::nullopt;  // complete only after its run
             vertical = true;
             if (!equate_producer(solver, group, *u, r)) return std::nullopt;
         }
@@ -458,7 +464,7 @@ class Fuser {
             equate_all(solver, a, *twin);
         }
 
-        Match match{group.vars, {}, 0};
+        Match match{group.vars, {}, 0, group.run, false};
         std::vector<Expr> used;
         auto map = solver.finish([&](Expr extent) {
             for (const LoopVar& v : match.vars)
@@ -565,6 +571,12 @@ class Fuser {
         auto in = [](const std::vector<Expr>& list, Expr s) {
             return std::find(list.begin(), list.end(), s) != list.end();
         };
+        if (gathers(a, group, match, gone)) {
+            const auto outer_kept = [&](const LoopVar& v) {
+                return !v.outer || in(kept, v.symbol) || v.symbol == match.run.symbol;
+            };
+            return std::ranges::all_of(match.vars, outer_kept);
+        }
         Expr outer = 1, all = 1;
         bool shrinks = false;
         for (LoopVar& v : match.vars) {
@@ -585,6 +597,42 @@ class Fuser {
             return false;
         // Free dims in front of the shared ones would make the walk through memory a bad one.
         if (grows && !a.reduces) return free_dims_trail(match);
+        return true;
+    }
+
+    // A sum over pieces of one outer variable that keeps the group's inner one: columns of the rows
+    // at hand, added up as the rows pass. Sets the match's run.
+    bool gathers(const Anchor& a, const Group& group, Match& match,
+                 const std::vector<Expr>& gone) const {
+        const Node* n = a.reduces ? g_.producer(a.value) : nullptr;
+        if (!options_.gpu || n == nullptr || n->prim != Prim::Sum || !group.reduces) return false;
+        if (g_.type(a.value).dtype != DType::F32 || match.vars.size() != group.vars.size())
+            return false;
+        const Ints& dims = n->attrs.get<Ints>("dims");
+        if (dims.size() != 1 || gone.size() != 1) return false;
+        const auto var = std::ranges::find_if(
+            match.vars, [&](const LoopVar& v) { return v.symbol == gone[0] && v.outer; });
+        if (var == match.vars.end()) return false;
+        const Expr length = a.extents[static_cast<std::size_t>(dims[0])];
+        if (!length.is_constant() || !var->extent.is_constant()) return false;
+        const bool whole = length == var->extent;
+        if (!(match.map[static_cast<std::size_t>(dims[0])] ==
+              (whole ? var->symbol : mod(var->symbol, length))))
+            return false;
+        if (!match.run.symbol.is(0) &&
+            !(match.run.symbol == var->symbol && match.run.length == length))
+            return false;
+        bool columns = false;
+        for (std::size_t i = 0; i < match.map.size(); ++i) {
+            if (static_cast<std::int64_t>(i) == dims[0]) continue;
+            const Expr e = match.map[i];
+            columns = columns || (e.is_symbol() && has_symbol(e, match.vars, false));
+            if (!contains(e, var->symbol)) continue;
+            if (whole || !(e == floor_div(var->symbol, length))) return false;
+        }
+        if (!columns) return false;
+        match.run = {var->symbol, length};
+        match.gathers = true;
         return true;
     }
 

@@ -37,14 +37,22 @@ struct Anchor {
     Sizes position;  // of a reduction: the result's dims as expressions of the outer variables
     std::vector<Read> reads;
     std::uint32_t group = kNone;
-    int step = 0;         // lower bound of its phase in the group
-    bool stored = false;  // it is written to target's buffer
+    int step = 0;          // lower bound of its phase in the group
+    bool stored = false;   // it is written to target's buffer
+    bool gathers = false;  // a reduction over its group's run, stored once for each
 };
 
 struct LoopVar {
     Expr symbol;
     Expr extent;
     bool outer = true;
+};
+
+/// On GPUs: neighbouring points along one outer variable, taken one after another, over which sums
+/// of columns add up while a kernel of rows is at them.
+struct Run {
+    Expr symbol;  // 0: there is none
+    Expr length = 1;
 };
 
 struct Group {
@@ -58,6 +66,7 @@ struct Group {
     double elements = 1;  // of the largest domain in it
     Expr contiguous;      // the variable along which its first anchor walks memory; 0: unknown
     std::vector<LoopVar> vars;
+    Run run;
     std::vector<std::uint32_t> anchors;
     std::vector<std::uint32_t> needs;  // groups, with repetitions
 };

@@ -64,6 +64,8 @@ class Interpreter {
     bool run() {
         for (const Nest& n : kernel_.nests) {
             round_ = n.round_intermediates;
+            const bool runs = !n.loops.empty() && n.loops.back().kind == LoopKind::Run;
+            run_ = runs ? n.loops.back().var : Expr(0);
             loops(n.loops, order_, [&] { point(n.phases); });
         }
         if (kernel_.contraction) contraction(*kernel_.contraction);
@@ -76,7 +78,8 @@ class Interpreter {
         if (list.empty()) return body();
         std::int64_t n = env_.get(list[0].extent);
         for (std::int64_t i = 0; i < n; ++i) {
-            env_.set(list[0].var, order == PointOrder::Forwards ? i : n - 1 - i);
+            const bool forwards = order == PointOrder::Forwards || list[0].kind == LoopKind::Run;
+            env_.set(list[0].var, forwards ? i : n - 1 - i);
             loops(list.subspan(1), order, body);
         }
     }
@@ -268,7 +271,7 @@ class Interpreter {
         check(b.dtype == list[s.value].dtype, "a store has another type than its buffer");
         check(b.written, "a store writes a buffer that is not marked written");
         Num v = values_[s.value];
-        if (s.mode == StoreMode::AtomicAdd) {
+        if (s.mode == StoreMode::AtomicAdd || (s.mode == StoreMode::Sum && env_.get(run_) != 0)) {
             const Num both[] = {load_num(b.dtype, at), v};
             v = evaluate_pointwise(Prim::Add, b.dtype, b.dtype, both);
         }
@@ -334,6 +337,7 @@ class Interpreter {
     std::vector<std::vector<Accumulator>> accumulators_;
     std::vector<Num> values_, a_values_, b_values_;
     Num dot_;
+    Expr run_;  // the variable of the nest's run, or 0
     bool round_ = true;
     bool in_range_ = true;
 };

@@ -37,7 +37,8 @@ namespace {
 
 constexpr std::string_view kReduceOps[] = {"sum", "prod", "max",    "min",   "and",
                                            "or",  "xor",  "argmax", "argmin"};
-constexpr std::string_view kLoopKinds[] = {"serial", "vector", "unroll"};
+constexpr std::string_view kStoreModes[] = {"", " atomic_add", " sum"};
+constexpr std::string_view kLoopKinds[] = {"serial", "vector", "unroll", "run"};
 
 // The range that ExprPool::index gives a variable of this extent.
 Range index_range(Expr extent) {
@@ -124,7 +125,7 @@ class KernelPrinter {
         for (const Store& s : p.stores)
             line(depth + 1, "store " + std::to_string(s.buffer) + "[" + text(s.offset) + "] = " +
                                 value(s.value) + (s.mask == kNone ? "" : " if " + value(s.mask)) +
-                                (s.mode == StoreMode::AtomicAdd ? " atomic_add" : ""));
+                                std::string(kStoreModes[static_cast<int>(s.mode)]));
         line(depth, "}");
     }
     static std::string value(InstId i) { return i == kNone ? "%none" : "%" + std::to_string(i); }
@@ -213,7 +214,7 @@ class KernelParser {
   private:
     Expr expression() {
         return in_.expression([this](std::string_view name) { return lookup(name); },
-                              {"vector", "unroll", "below", "within"});
+                              {"vector", "unroll", "run", "below", "within"});
     }
     Expr lookup(std::string_view name) {
         if (auto it = symbols_.find(std::string(name)); it != symbols_.end()) return it->second;
@@ -274,6 +275,7 @@ class KernelParser {
         l.extent = expression();
         if (in_.accept("vector")) l.kind = LoopKind::Vector;
         if (in_.accept("unroll")) l.kind = LoopKind::Unroll;
+        if (in_.accept("run")) l.kind = LoopKind::Run;
         l.var = declare_below(name, l.extent);
         return l;
     }
@@ -330,6 +332,7 @@ class KernelParser {
         s.value = value();
         if (in_.accept("if")) s.mask = value();
         if (in_.accept("atomic_add")) s.mode = StoreMode::AtomicAdd;
+        if (in_.accept("sum")) s.mode = StoreMode::Sum;
         return s;
     }
     Expr bracketed() {

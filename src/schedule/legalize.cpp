@@ -321,6 +321,84 @@ std::optional<ValueId> over_columns(Graph& g, Prim prim, ValueId x, Ints dims) {
     return g.emit(prim, {partial}, {{"dims", first}});
 }
 
+// On a GPU: sums of the columns of rows that a kernel walks as rows, too (a norm's gradient, of its
+// input and of its weights). They are cut into runs of a few rows, over which that kernel can add
+// them up as it passes: see fuse.cpp.
+constexpr std::int64_t kLongRun = 64, kUsualRun = 16, kLeastRun = 8;
+constexpr std::int64_t kRunPoints = 1 << 21, kFewRuns = 512, kManyRuns = 2048;
+
+std::optional<ValueId> in_runs(Graph& g, ValueId x, const Ints& dims) {
+    Sizes sizes = g.type(x).sizes;
+    std::int64_t rows = 1, columns = 1;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+        if (!sizes[i].is_constant() || reduced(dims, i) != (i < dims.size())) return std::nullopt;
+        (reduced(dims, i) ? rows : columns) *= sizes[i].constant();
+    }
+    if (columns < 128 || columns > 8192) return std::nullopt;
+    const std::int64_t runs = std::clamp(kRunPoints / columns, kFewRuns, kManyRuns);
+    const std::int64_t most =
+        std::min(std::clamp(rows / runs, kUsualRun, kLongRun), rows / kFewRuns);
+    std::size_t at = 0;
+    std::int64_t length = 1;
+    for (std::size_t i = dims.size(); i-- > 0;) {
+        const std::int64_t n = divisor_below(sizes[i].constant(), most);
+        if (n > length) {
+            at = i;
+            length = n;
+        }
+    }
+    if (length < kLeastRun) return std::nullopt;
+    sizes[at] = floor_div(sizes[at], length);
+    sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(at) + 1, Expr(length));
+    x = g.emit(Prim::Reshape, {x}, {{"sizes", sizes}});
+    x = g.emit(Prim::Sum, {x}, {{"dims", Ints{static_cast<std::int64_t>(at) + 1}}});
+    if (auto staged = over_columns(g, Prim::Sum, x, dims)) return staged;
+    return g.emit(Prim::Sum, {x}, {{"dims", dims}});
+}
+
+// Which values a reduction over their last dims reads, through computation element by element.
+class WalkedRows {
+  public:
+    explicit WalkedRows(const Graph& g) : g_(g), rows_(g.values().size(), false) {
+        for (const Node& n : g.nodes()) {
+            if (!is_reduction(n.prim)) continue;
+            const Ints& dims = n.attrs.get<Ints>("dims");
+            const auto rank = static_cast<std::size_t>(g.type(n.operands[0]).rank());
+            bool last = dims.size() < rank;
+            for (std::size_t k = 0; k < dims.size(); ++k)
+                last = last && reduced(dims, rank - 1 - k);
+            if (!last) continue;
+            for (ValueId v : sources(n.operands[0])) rows_[v] = true;
+        }
+    }
+    bool walked(ValueId x) const {
+        return std::ranges::any_of(sources(x), [&](ValueId v) { return rows_[v]; });
+    }
+
+  private:
+    // Values of x's size that x is computed from and that are not computed element by element.
+    std::vector<ValueId> sources(ValueId x) const {
+        std::vector<ValueId> work{x}, seen, found;
+        const Expr size = g_.type(x).numel();
+        while (!work.empty() && seen.size() < kMostSeen) {
+            const ValueId v = work.back();
+            work.pop_back();
+            if (!(g_.type(v).numel() == size) || std::ranges::find(seen, v) != seen.end()) continue;
+            seen.push_back(v);
+            const Node* n = g_.producer(v);
+            if (n == nullptr || !(is_pointwise(n->prim) || n->prim == Prim::Reshape))
+                found.push_back(v);
+            else
+                work.insert(work.end(), n->operands.begin(), n->operands.end());
+        }
+        return found;
+    }
+
+    static constexpr std::size_t kMostSeen = 64;
+    const Graph& g_;
+    std::vector<bool> rows_;
+};
+
 // Nodes an output or an effect needs.
 std::vector<bool> live_nodes(const Graph& g) {
     std::vector<bool> live(g.nodes().size(), false);
@@ -376,7 +454,8 @@ bool replace_empty(Rewriter& r, const Graph& old, const Node& n) {
 }
 
 void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<int>& uses,
-                   int cores, bool gpu, Sums& sums, std::vector<ValueId>& in_memory) {
+                   int cores, bool gpu, const WalkedRows* rows, Sums& sums,
+                   std::vector<ValueId>& in_memory) {
     const Node& n = old.node(id);
     Graph& g = r.out();
     if (replace_empty(r, old, n)) return;
@@ -410,6 +489,12 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
             if (n.prim == Prim::Sum) {
                 const ValueId x = r(n.operands[0]);
                 const DType type = g.type(x).dtype;
+                if (rows != nullptr && is_float(type) && compute_type(type) == DType::F32 &&
+                    rows->walked(n.operands[0]))
+                    if (auto v = in_runs(g, convert(g, x, DType::F32), n.attrs.get<Ints>("dims"))) {
+                        r.map(n.results[0], convert(g, *v, type));
+                        return;
+                    }
                 if (gpu && type != compute_type(type)) {  // partial sums are not rounded
                     const ValueId wide = convert(g, x, compute_type(type));
                     if (auto v = over_columns(g, n.prim, wide, n.attrs.get<Ints>("dims"))) {
@@ -451,8 +536,11 @@ Legalized legalize(const Graph& graph, int cores, bool gpu) {
     Rewriter r(graph);
     Sums sums;
     std::vector<ValueId> in_memory;
+    std::optional<WalkedRows> rows;
+    if (gpu) rows.emplace(graph);
     for (NodeId id = 0; id < graph.nodes().size(); ++id)
-        if (live[id]) legalize_node(r, graph, id, uses, cores, gpu, sums, in_memory);
+        if (live[id])
+            legalize_node(r, graph, id, uses, cores, gpu, rows ? &*rows : nullptr, sums, in_memory);
     Graph g = r.finish();
     make_outputs_distinct(g);
     return {std::move(g), std::move(in_memory)};

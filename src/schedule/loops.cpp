@@ -37,14 +37,21 @@ class Arranger {
     }
 
     void run() {
+        // The points of a run stay where they are.
+        std::optional<Loop> run;
+        if (!nest_.loops.empty() && nest_.loops.back().kind == LoopKind::Run) {
+            run = nest_.loops.back();
+            nest_.loops.pop_back();
+        }
         sort(nest_.loops, std::nullopt);
         for (std::size_t p = 0; p < nest_.phases.size(); ++p) sort(nest_.phases[p].loops, p);
         merge(nest_.loops, std::nullopt);
         for (std::size_t p = 0; p < nest_.phases.size(); ++p) merge(nest_.phases[p].loops, p);
-        tile();
+        if (!run) tile();
+        if (run) nest_.loops.push_back(*run);
         rename();
         collect();
-        choose_vector();
+        if (!run) choose_vector();
         if (!gpu_) jam_windows(nest_, draft_.kernel.buffers, pool_);
     }
 

@@ -79,6 +79,8 @@ enum class LoopKind : std::uint8_t {
     Serial,
     Vector,  // code generation covers it with vectors of its own width and a masked or scalar rest
     Unroll,  // constant extent, unrolled entirely
+    Run,  // on GPUs, the last outer loop: its points follow one another, in the same threads, and
+          // stores of the mode Sum add up over them
 };
 
 struct Loop {
@@ -97,7 +99,7 @@ struct Reduction {
         kNone;  // ArgMax, ArgMin: the index reported with `value`; ties keep the smaller index
 };
 
-enum class StoreMode : std::uint8_t { Write, AtomicAdd };
+enum class StoreMode : std::uint8_t { Write, AtomicAdd, Sum };
 
 struct Store {
     std::int32_t buffer = -1;

@@ -51,6 +51,29 @@ def test_sums_of_columns(shape: tuple[int, int], dtype: torch.dtype) -> None:
     check(lambda x: x.amax(0), x)
 
 
+@pytest.mark.parametrize(
+    "shape", [(8192, 768), (64, 197, 768), (4096, 4096), (8192, 1001), (4096, 130), (64, 64, 8000)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_norms(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, g = (torch.randn(shape, device="cuda", dtype=dtype) for _ in range(2))
+    w, b = (torch.randn(shape[-1], device="cuda", dtype=dtype) for _ in range(2))
+
+    def gradients(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, g, w, b = inputs
+        _, mean, rstd = torch.ops.aten.native_layer_norm(x, shape[-1:], w, b, 1e-5)
+        found = torch.ops.aten.native_layer_norm_backward(
+            g, x, shape[-1:], mean, rstd, w, b, [True, True, True]
+        )
+        return (*found, (found[0] + x).sum(tuple(range(x.dim() - 1))))
+
+    eager, exact = gradients(x, g, w, b), gradients(*(t.double() for t in (x, g, w, b)))
+    got = ingot.compile(gradients, options=STRICT)(x, g, w, b)
+    for mine, theirs, right in zip(got, eager, exact, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert distance(mine, right) <= 2 * distance(theirs, right) + 1e-6
+
+
 def test_sums_of_channels() -> None:
     x = torch.randn(64, 64, 28, 28, device="cuda")
     for y in (x, x.to(memory_format=torch.channels_last)):

@@ -126,6 +126,27 @@ def test_statistics_of_rows_that_two_dims_count(tmp_path: pathlib.Path) -> None:
     assemble(kernels)
 
 
+def test_a_norms_gradients_are_one_kernel_of_rows(tmp_path: pathlib.Path) -> None:
+    class Gradients(nn.Module):
+        def forward(self, x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> tuple:
+            _, mean, rstd = torch.ops.aten.native_layer_norm(x, [768], w, w, 1e-5)
+            return torch.ops.aten.native_layer_norm_backward(
+                g, x, [768], mean, rstd, w, w, [True, True, True]
+            )
+
+    files = []
+    for k, shape in enumerate([(8192, 768), (64, 197, 768)]):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        x = torch.randn(shape).bfloat16()
+        plan, kernels = plan_of(Gradients(), [x, x, torch.randn(768).bfloat16()], folder)
+        (first,) = folder.glob("*/kernels/0_*.nest")
+        assert first.read_text().count(" sum\n") == 2  # the weight's and the bias's
+        assert plan[plan.index("\nsteps") :].count("kernel ") <= 4
+        files += kernels
+    assemble(files)
+
+
 def test_small_sums_of_one_shape_share_a_kernel(tmp_path: pathlib.Path) -> None:
     class Sums(nn.Module):
         def forward(self, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -127,6 +127,31 @@ TEST(ScheduleOracle, LayerNorm) {
     EXPECT_EQ(verify(g).steps.size(), 1u);
 }
 
+// On GPUs the sums of a gradient's columns belong to the kernel of its rows; whoever reads them
+// waits for all runs.
+TEST(ScheduleOracle, ColumnsAddUpWhileRowsPass) {
+    Graph g;
+    const Sizes sizes{64, 64, 128};
+    ValueId x = input(g, sizes), away = input(g, sizes);
+    ValueId product = g.emit(Prim::Mul, {x, away});
+    ValueId row = g.emit(Prim::Sum, {product}, {{"dims", Ints{2}}});
+    ValueId rest = g.emit(Prim::Sub, {away, repeat(g, row, sizes, {2})});
+    output(g, rest);
+    for (ValueId v : {product, away, rest})
+        output(g, g.emit(Prim::Neg, {g.emit(Prim::Sum, {v}, {{"dims", Ints{0, 1}}})}));
+    ScheduleOptions options;
+    options.gpu = true;
+    Plan p = verify(g, 1, 5, options);
+    const std::string text = to_string(p.kernels[0]);
+    EXPECT_NE(text.find(" run"), std::string::npos) << text;
+    std::size_t sums = 0;
+    for (std::size_t at = text.find(" sum\n"); at != std::string::npos;
+         at = text.find(" sum\n", at + 1))
+        ++sums;
+    EXPECT_EQ(sums, 3u) << text;
+    EXPECT_EQ(to_string(parse_kernel(text, *p.pool)), text);
+}
+
 TEST(ScheduleOracle, ShortPaddedSoftmax) {
     Graph g;
     ValueId x =

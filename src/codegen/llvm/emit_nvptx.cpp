@@ -7,10 +7,14 @@
 
 #include <map>
 #include <optional>
+#include <set>
+#include <tuple>
 
 #include "codegen/llvm/emit_body.h"
 #include "codegen/llvm/emit_reduce.h"
 #include "codegen/llvm/gpu_mapping.h"
+#include "codegen/llvm/gpu_reduce.h"
+#include "codegen/llvm/quick_forms.h"
 #include "ir/error.h"
 
 namespace ingot::codegen {
@@ -19,7 +23,8 @@ namespace {
 
 constexpr unsigned kShared = 3, kGlobal = 1;  // address spaces
 constexpr std::int64_t kSharedBytes = 96 << 10;
-constexpr unsigned kFewWarps = 4;               // whose results every thread combines by itself
+constexpr unsigned kThreadsOfRuns = 1024, kThreadsOfPieces = 768;  // of a multiprocessor, at least
+constexpr unsigned kMostAhead = 8;              // accesses that later phases ask for early
 constexpr std::uint64_t kBufferAlignment = 16;  // of every buffer: programs see to it
 
 class GpuNestEmitter {
@@ -28,14 +33,23 @@ class GpuNestEmitter {
                    const Nest& nest, std::string symbol)
         : module_(module),
           kernel_(kernel),
-          nest_(nest),
+          nest_(writes_narrow(kernel, nest) ? quick_forms(nest) : nest),
+          outer_(nest.loops),
           b_(module.getContext()),
           context_{b_, target},
           index_(b_),
-          map_(map_to_gpu(kernel, nest, index_)) {
-        context_.quick_math = writes_narrow();
+          map_(map_to_gpu(kernel, nest_, index_)) {
+        context_.quick_math = writes_narrow(kernel, nest);
+        // As eager's own kernels are compiled: a product and a sum are rounded once.
+        llvm::FastMathFlags fused;
+        fused.setAllowContract(context_.quick_math);
+        b_.setFastMathFlags(fused);
         launch_.symbol = std::move(symbol);
-        launch_.points = extent_of(nest.loops);
+        if (!outer_.empty() && outer_.back().kind == LoopKind::Run) {
+            run_ = outer_.back();
+            outer_.pop_back();
+        }
+        launch_.points = extent_of(outer_);
         launch_.threads = map_.threads;
         launch_.points_per_block = map_.groups() * (map_.rows ? 1 : map_.lanes) * map_.copies;
     }
@@ -70,30 +84,156 @@ class GpuNestEmitter {
         stride_loop("point", first, points, step, [&](IrValue point) {
             if (map_.copies > 1) return emit_copies(point);
             index_.enter_scope();
-            if (at_once > 1) index_.set_vector(nest_.loops.back().var, at_once, at_once);
-            bind_flat(nest_.loops, point);
-            results_.clear();
-            kept_.clear();
-            for (std::size_t p = 0; p < nest_.phases.size(); ++p) results_.push_back(emit_phase(p));
+            if (at_once > 1) index_.set_vector(outer_.back().var, at_once, at_once);
+            bind_flat(outer_, point);
+            if (run_)
+                emit_run();
+            else
+                emit_point();
             if (at_once > 1) index_.clear_vector();
             index_.leave_scope();
-            // The next point overwrites what this one keeps in shared memory.
-            if (map_.rows) barrier();
         });
         b_.CreateRetVoid();
         return launch_;
     }
 
   private:
+    void emit_point() {
+        results_.clear();
+        if (!run_) kept_.clear();
+        of_row_.clear();
+        for (std::size_t p = 0; p < nest_.phases.size(); ++p) results_.push_back(emit_phase(p));
+        // The next point overwrites what this one keeps in shared memory.
+        if (map_.rows) barrier();
+    }
+
+    // The points of a run, each after the one before; what adds up over them stays in registers.
+    void emit_run() {
+        sums_.clear();
+        if (map_.single)
+            for (const Phase& p : nest_.phases)
+                for (const Store& s : p.stores)
+                    for (unsigned k = 0; s.mode == StoreMode::Sum && k < map_.each; ++k) {
+                        llvm::Type* type = with_lanes(b_.getFloatTy(), map_.lanes);
+                        IrValue sum = entry_alloca(b_, type, "sum");
+                        b_.CreateStore(llvm::Constant::getNullValue(type), sum);
+                        sums_[{&s, k}] = {sum, type};
+                    }
+        std::vector<Ahead> next = map_.single ? rows_ahead() : std::vector<Ahead>{};
+        ask_for_row(next, b_.getInt64(0));
+        IrValue length = index_.scalar(run_->extent);
+        IrValue one = b_.getInt64(1), last = b_.CreateSub(length, one);
+        stride_loop("run", b_.getInt64(0), length, one, [&](IrValue at) {
+            kept_.clear();
+            for (const Ahead& a : next) {
+                piece_ = a.piece;
+                IrValue raw = b_.CreateLoad(a.type, a.slot);
+                keep(*a.phase, a.load->buffer, a.load->offset, {raw}, true);
+            }
+            IrValue after = b_.CreateAdd(at, one);
+            ask_for_row(next, b_.CreateSelect(b_.CreateICmpSLT(after, last), after, last));
+            index_.enter_scope();
+            index_.bind(run_->var, at);
+            emit_point();
+            index_.leave_scope();
+        });
+        if (map_.single)
+            for (const Phase& p : nest_.phases)
+                for (piece_ = 0; piece_ < map_.each; ++piece_) store_sums(p);
+    }
+
+    // A row's element that is on its way while the row before is worked on, as it lies in memory.
+    struct Ahead {
+        const Phase* phase;
+        const Inst* load;
+        unsigned piece;
+        IrValue slot = nullptr;
+        llvm::Type* type = nullptr;
+    };
+
+    // What phases read of each row and nobody writes.
+    std::vector<Ahead> rows_ahead() {
+        std::vector<Ahead> found;
+        std::set<std::pair<std::int32_t, const ExprNode*>> seen;
+        for (const Phase& p : nest_.phases) {
+            if (p.loops.size() != 1 || has_bound(p)) continue;
+            for (const Inst& i : p.insts) {
+                if (i.kind != InstKind::Load || i.mask != kNone || !contains(i.offset, run_->var) ||
+                    !contains(i.offset, p.loops[0].var))
+                    continue;
+                const KernelBuffer& buffer = kernel_.buffers[static_cast<std::size_t>(i.buffer)];
+                if (buffer.written || !is_plain(buffer.dtype)) continue;
+                if (!seen.insert({i.buffer, common(p, i.offset).node()}).second) continue;
+                for (unsigned k = 0; k < map_.each && found.size() < kMostAhead; ++k) {
+                    llvm::Type* type =
+                        with_lanes(storage_type(b_.getContext(), buffer.dtype), map_.lanes);
+                    found.push_back({&p, &i, k, entry_alloca(b_, type, "ahead"), type});
+                }
+            }
+        }
+        return found;
+    }
+
+    void ask_for_row(const std::vector<Ahead>& rows, IrValue at) {
+        for (const Ahead& a : rows) {
+            index_.enter_scope();
+            index_.bind(run_->var, at);
+            piece_ = a.piece;
+            enter_piece(*a.phase);
+            b_.CreateStore(load_raw(*a.phase, *a.load), a.slot);
+            leave_piece();
+            index_.leave_scope();
+        }
+    }
+    // As it lies in memory: where it is only widened when it is used, it takes fewer registers.
+    IrValue load_raw(const Phase& phase, const Inst& load) {
+        BufferRef& buffer = buffers_[static_cast<std::size_t>(load.buffer)];
+        const DType type = buffer.dtype;
+        if (bytes(type) == 2) buffer.dtype = DType::U16;
+        BodyEmitter body = body_of(phase);
+        IrValue raw = body.load(load).re;
+        buffer.dtype = type;
+        return raw;
+    }
+    static bool is_plain(DType t) { return t == DType::F32 || t == DType::BF16 || t == DType::F16; }
+
+    static bool has_bound(const Phase& p) {
+        return std::ranges::any_of(p.insts, [](const Inst& i) { return i.kind == InstKind::Bind; });
+    }
+
+    void store_sums(const Phase& phase) {
+        if (std::ranges::none_of(phase.stores,
+                                 [](const Store& s) { return s.mode == StoreMode::Sum; }))
+            return;
+        IrValue active = enter_piece(phase);
+        const auto write = [&] {
+            for (const Store& s : phase.stores) {
+                if (s.mode != StoreMode::Sum) continue;
+                const auto [sum, type] = sums_.at({&s, piece_});
+                BodyEmitter body = body_of(phase);
+                body.preset(s.value, {b_.CreateLoad(type, sum)});
+                Store whole = s;
+                whole.mode = StoreMode::Write;
+                body.store(whole);
+            }
+        };
+        if (active)
+            emit_if(b_, active, write);
+        else
+            write();
+        leave_piece();
+    }
+
     llvm::ConstantInt* number(std::uint64_t n) { return b_.getInt64(n); }
 
     // Whether all that the nest writes are numbers with fewer bits than fp32, which hide the errors
     // of quick instructions.
-    bool writes_narrow() const {
-        for (const Phase& p : nest_.phases)
+    static bool writes_narrow(const Kernel& kernel, const Nest& nest) {
+        for (const Phase& p : nest.phases)
             for (const Store& s : p.stores) {
-                const KernelBuffer& to = kernel_.buffers[static_cast<std::size_t>(s.buffer)];
-                if (to.scope != BufferScope::Argument) continue;
+                const KernelBuffer& to = kernel.buffers[static_cast<std::size_t>(s.buffer)];
+                // Sums of what is narrow count as that.
+                if (to.scope != BufferScope::Argument || s.mode == StoreMode::Sum) continue;
                 if (!is_float(to.dtype) || bytes(to.dtype) > 2) return false;
             }
         return true;
@@ -111,12 +251,19 @@ class GpuNestEmitter {
         function_ =
             llvm::Function::Create(type, llvm::Function::ExternalLinkage, launch_.symbol, module_);
         function_->setCallingConv(llvm::CallingConv::PTX_Kernel);
-        // Tells ptxas how many registers a thread may take.
-        llvm::Metadata* bound[] = {llvm::ValueAsMetadata::get(function_),
-                                   llvm::MDString::get(c, "maxntidx"),
-                                   llvm::ConstantAsMetadata::get(b_.getInt32(map_.threads))};
-        module_.getOrInsertNamedMetadata("nvvm.annotations")
-            ->addOperand(llvm::MDNode::get(c, bound));
+        // Tells ptxas how many registers a thread may take: rows that wait for memory and for each
+        // other need company.
+        const auto annotate = [&](const char* what, unsigned count) {
+            llvm::Metadata* bound[] = {llvm::ValueAsMetadata::get(function_),
+                                       llvm::MDString::get(c, what),
+                                       llvm::ConstantAsMetadata::get(b_.getInt32(count))};
+            module_.getOrInsertNamedMetadata("nvvm.annotations")
+                ->addOperand(llvm::MDNode::get(c, bound));
+        };
+        annotate("maxntidx", map_.threads);
+        if (map_.single && (run_ || map_.each > 1))
+            annotate("minctasm",
+                     std::max(1u, (run_ ? kThreadsOfRuns : kThreadsOfPieces) / map_.threads));
         b_.SetInsertPoint(llvm::BasicBlock::Create(c, "entry", function_));
     }
 
@@ -179,20 +326,23 @@ class GpuNestEmitter {
     }
 
     // The value that a load of an earlier phase, or a store to a row in registers, has left.
-    const Lanes* kept(const Phase& phase, const Inst& load) const {
+    std::optional<Lanes> kept(const Phase& phase, const Inst& load) {
         const auto& buffer = kernel_.buffers[static_cast<std::size_t>(load.buffer)];
         const bool constant = !buffer.written && load.mask == kNone;
-        if (!map_.single || phase.loops.size() != 1) return nullptr;
-        if (!constant && !in_registers_[static_cast<std::size_t>(load.buffer)]) return nullptr;
-        const auto found = kept_.find({load.buffer, common(phase, load.offset).node()});
-        return found == kept_.end() ? nullptr : &found->second;
+        if (!map_.single || phase.loops.size() != 1) return std::nullopt;
+        if (!constant && !in_registers_[static_cast<std::size_t>(load.buffer)]) return std::nullopt;
+        const auto found = kept_.find({load.buffer, common(phase, load.offset).node(), piece_});
+        if (found == kept_.end()) return std::nullopt;
+        if (found->second.raw)
+            return Lanes{from_storage(context_, buffer.dtype, found->second.value.re)};
+        return found->second.value;
     }
-    void keep(const Phase& phase, std::int32_t buffer, Expr offset, Lanes value) {
+    void keep(const Phase& phase, std::int32_t buffer, Expr offset, Lanes value, bool raw = false) {
         if (!map_.single || phase.loops.size() != 1 || offset.is_constant()) return;
         // A bound symbol may stand for another value in another phase.
         for (const Inst& i : phase.insts)
             if (i.kind == InstKind::Bind && contains(offset, i.offset)) return;
-        kept_[{buffer, common(phase, offset).node()}] = value;
+        kept_[{buffer, common(phase, offset).node(), piece_}] = {value, raw};
     }
 
     // --- shared memory ---
@@ -242,13 +392,7 @@ class GpuNestEmitter {
     IrValue special(llvm::Intrinsic::ID id) {
         return b_.CreateZExt(b_.CreateIntrinsic(id, {}, {}), b_.getInt64Ty());
     }
-    // All threads of a point have come here, and see what the others have stored.
-    void barrier() {
-        if (map_.group == map_.threads)
-            b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
-        else
-            b_.CreateIntrinsic(llvm::Intrinsic::nvvm_bar_warp_sync, {}, {b_.getInt32(0xffffffffu)});
-    }
+    void barrier() { emit_group_barrier(b_, map_); }
 
     // --- loops ---
 
@@ -296,9 +440,9 @@ class GpuNestEmitter {
         const Phase& phase = nest_.phases[number_of_phase];
         const bool together = map_.rows && !phase.loops.empty();
         const unsigned lanes = together ? map_.lanes : 1;
-        std::vector<Partial> results =
-            together && map_.single ? emit_piece(phase) : emit_loop(phase, together, lanes);
-        if (together) across_group(phase, results);
+        std::vector<Partial> results = together && map_.single ? emit_pieces(number_of_phase)
+                                                               : emit_loop(phase, together, lanes);
+        if (together) GroupReduction(context_, module_, map_, thread_).run(phase, results);
         if (map_.rows && read_later(number_of_phase)) barrier();
         return results;
     }
@@ -326,7 +470,7 @@ class GpuNestEmitter {
         for (const bool storing : {false, true})
             for (unsigned k = 0; k < map_.copies; ++k) {
                 index_.enter_scope();
-                bind_flat(nest_.loops, b_.CreateAdd(point, number(k * map_.threads)));
+                bind_flat(outer_, b_.CreateAdd(point, number(k * map_.threads)));
                 if (storing)
                     store(phase, bodies[k], false);
                 else
@@ -335,67 +479,135 @@ class GpuNestEmitter {
             }
     }
 
-    // Each thread has one piece of the row, or none: then it works on the last one along with that
-    // one's owner, and what it finds does not count.
-    std::vector<Partial> emit_piece(const Phase& phase) {
-        const bool idle = map_.pieces % map_.group != 0;
+    // Each thread has `each` pieces of the row, a group's width apart, or fewer: then it works on
+    // the last one along with that one's owner, and what it finds does not count.
+    std::vector<Partial> emit_pieces(std::size_t number_of_phase) {
+        const Phase& phase = nest_.phases[number_of_phase];
+        std::vector<BodyEmitter> bodies;
+        std::vector<Partial> results;
+        for (piece_ = 0; piece_ < map_.each; ++piece_) {
+            IrValue active = enter_piece(phase);
+            compute_piece(phase, bodies.emplace_back(body_of(phase)));
+            for (std::size_t r = 0; r < phase.reductions.size(); ++r) {
+                const Reduction& reduction = phase.reductions[r];
+                Partial next = piece_of(reduction, bodies.back(), active);
+                if (piece_ == 0)
+                    results.push_back(next);
+                else
+                    results[r] = combine(context_, reduction, results[r], next);
+            }
+            leave_piece();
+        }
+        for (std::size_t r = 0; r < results.size(); ++r)
+            results[r] = across_lanes(context_, phase.reductions[r], results[r]);
+        if (!results.empty()) ask_ahead(number_of_phase);
+        for (piece_ = 0; piece_ < map_.each; ++piece_) store_piece(phase, bodies[piece_]);
+        return results;
+    }
+
+    // Binds the phase's loop to a thread's piece; returns whether there is one, or null for always.
+    IrValue enter_piece(const Phase& phase) {
         IrValue active = nullptr, piece = lane_;
-        if (idle) {
+        if (piece_ > 0) piece = b_.CreateAdd(piece, number(std::uint64_t{piece_} * map_.group));
+        if (static_cast<std::int64_t>(piece_ + 1) * map_.group > map_.pieces) {
             IrValue last = number(static_cast<std::uint64_t>(map_.pieces - 1));
-            active = b_.CreateICmpULE(lane_, last);
-            piece = b_.CreateSelect(active, lane_, last);
+            active = b_.CreateICmpULE(piece, last);
+            piece = b_.CreateSelect(active, piece, last);
         }
         index_.enter_scope();
         const Expr var = phase.loops[0].var;
         if (map_.lanes > 1) index_.set_vector(var, map_.lanes, map_.lanes);
         index_.bind(var, map_.lanes > 1 ? b_.CreateMul(piece, number(map_.lanes)) : piece);
-        BodyEmitter body = body_of(phase);
+        return active;
+    }
+    void leave_piece() {
+        if (map_.lanes > 1) index_.clear_vector();
+        index_.leave_scope();
+    }
+
+    void compute_piece(const Phase& phase, BodyEmitter& body) {
         for (InstId i = 0; i < phase.insts.size(); ++i) {
             const Inst& inst = phase.insts[i];
             if (inst.kind != InstKind::Load) {
                 body.emit(i);
                 continue;
             }
-            if (const Lanes* before = kept(phase, inst))
+            if (const Lanes* before = of_row(inst)) {
                 body.preset(i, *before);
-            else
+            } else if (const auto before = kept(phase, inst)) {
+                body.preset(i, *before);
+            } else {
                 body.emit(i);
-            // Not where a mask may have left nothing.
-            if (inst.mask == kNone) keep(phase, inst.buffer, inst.offset, body.value(i));
-        }
-        std::vector<Partial> results;
-        for (const Reduction& r : phase.reductions) {
-            Partial next = value_of(r, body), none = identity(context_, r, map_.lanes);
-            next.value = splat(b_, next.value, map_.lanes);
-            if (next.index) next.index = splat(b_, next.index, map_.lanes);
-            if (active) {
-                std::vector<IrValue> parts;
-                map(none, [&](IrValue v) { return parts.emplace_back(v); });
-                std::size_t k = 0;
-                next = map(next, [&](IrValue v) { return b_.CreateSelect(active, v, parts[k++]); });
+                // Not where a mask may have left nothing.
+                if (inst.mask == kNone) keep(phase, inst.buffer, inst.offset, body.value(i));
             }
-            results.push_back(across_lanes(context_, r, next));
         }
-        std::vector<const Store*> stores;
-        for (const Store& s : phase.stores) {
+        for (const Store& s : phase.stores)
             if (in_registers_[static_cast<std::size_t>(s.buffer)])
                 keep(phase, s.buffer, s.offset, body.value(s.value));
-            else
-                stores.push_back(&s);
+        for (const Store& s : phase.stores) {
+            if (s.mode != StoreMode::Sum) continue;
+            const auto [sum, type] = sums_.at({&s, piece_});
+            IrValue term = splat(b_, body.value(s.value).re, map_.lanes);
+            b_.CreateStore(b_.CreateFAdd(b_.CreateLoad(type, sum), term), sum);
         }
+    }
+
+    // What the body gives to a reduction, in lanes.
+    Partial piece_of(const Reduction& r, const BodyEmitter& body, IrValue active) {
+        Partial next = value_of(r, body);
+        next.value = splat(b_, next.value, map_.lanes);
+        if (next.index) next.index = splat(b_, next.index, map_.lanes);
+        if (!active) return next;
+        std::vector<IrValue> parts;
+        map_parts(identity(context_, r, map_.lanes),
+                  [&](IrValue v) { return parts.emplace_back(v); });
+        std::size_t k = 0;
+        return map_parts(next, [&](IrValue v) { return b_.CreateSelect(active, v, parts[k++]); });
+    }
+
+    void store_piece(const Phase& phase, BodyEmitter& body) {
+        std::vector<const Store*> stores;
+        for (const Store& s : phase.stores)
+            if (!in_registers_[static_cast<std::size_t>(s.buffer)] && s.mode != StoreMode::Sum)
+                stores.push_back(&s);
+        if (stores.empty()) return;
+        IrValue active = enter_piece(phase);
         const auto write = [&] {
             for (const Store* s : stores) body.store(*s);
         };
-        if (!stores.empty()) {
-            for (const Store* s : stores) index_.scalar(s->offset);  // for all threads: see store
-            if (active)
-                emit_if(b_, active, write);
-            else
-                write();
+        for (const Store* s : stores) index_.scalar(s->offset);  // for all threads: see store
+        if (active)
+            emit_if(b_, active, write);
+        else
+            write();
+        leave_piece();
+    }
+
+    // What later phases read of memory that the kernel does not write is on its way while the
+    // threads wait for each other.
+    void ask_ahead(std::size_t number_of_phase) {
+        const Expr var = nest_.phases[number_of_phase].loops[0].var;
+        unsigned asked = 0;
+        for (std::size_t q = number_of_phase + 1; q < nest_.phases.size(); ++q) {
+            const Phase& later = nest_.phases[q];
+            if (later.loops.size() != 1 || !(later.loops[0].var == var)) continue;
+            if (has_bound(later)) continue;
+            for (InstId i = 0; i < later.insts.size(); ++i) {
+                const Inst& load = later.insts[i];
+                if (load.kind != InstKind::Load || load.mask != kNone || load.offset.is_constant())
+                    continue;
+                const KernelBuffer& buffer = kernel_.buffers[static_cast<std::size_t>(load.buffer)];
+                if (buffer.written || !is_plain(buffer.dtype)) continue;
+                for (piece_ = 0; piece_ < map_.each && asked < kMostAhead; ++piece_) {
+                    if (kept(later, load)) continue;
+                    enter_piece(later);
+                    keep(later, load.buffer, load.offset, {load_raw(later, load)}, true);
+                    leave_piece();
+                    ++asked;
+                }
+            }
         }
-        if (map_.lanes > 1) index_.clear_vector();
-        index_.leave_scope();
-        return results;
     }
 
     std::vector<Partial> emit_loop(const Phase& phase, bool together, unsigned lanes) {
@@ -404,10 +616,13 @@ class GpuNestEmitter {
         Accumulators sums(context_, phase.reductions, wide, false);
         BodyEmitter body = body_of(phase);
         const auto at_point = [&] {
+            for (InstId i = 0; i < phase.insts.size(); ++i)
+                if (const Lanes* before = of_row(phase.insts[i])) body.preset(i, *before);
             body.emit_all();
             for (std::size_t r = 0; r < phase.reductions.size(); ++r) {
                 Partial next = value_of(phase.reductions[r], body);
-                sums.add(r, map(next, [&](IrValue v) { return splat(b_, v, wide); }), nullptr);
+                sums.add(r, map_parts(next, [&](IrValue v) { return splat(b_, v, wide); }),
+                         nullptr);
             }
             store(phase, body, together);
         };
@@ -450,15 +665,56 @@ class GpuNestEmitter {
     void store(const Phase& phase, BodyEmitter& body, bool together) {
         if (phase.stores.empty()) return;
         auto all = [&] {
-            for (const Store& s : phase.stores) body.store(s);
+            for (const Store& s : phase.stores)
+                if (s.mode == StoreMode::Sum)
+                    add_up(s, body);
+                else
+                    body.store(s);
         };
         if (map_.rows && !together) {
+            for (const Store& s : phase.stores)
+                if (stays(s)) of_row_[{s.buffer, s.offset.node()}] = rounded(s, body);
             // Later phases share what is computed here, so that all threads compute it.
             for (const Store& s : phase.stores) index_.scalar(s.offset);
             emit_if(b_, b_.CreateICmpEQ(lane_, b_.getInt64(0)), all);
         } else {
             all();
         }
+    }
+
+    // A sum over the run in memory: rows too long for registers. The same thread takes an element
+    // in each row.
+    void add_up(const Store& s, BodyEmitter& body) {
+        Inst load;
+        load.kind = InstKind::Load;
+        load.dtype = DType::F32;
+        load.buffer = s.buffer;
+        load.offset = s.offset;
+        IrValue before = body.load(load).re, term = body.value(s.value).re;
+        term = splat(b_, term, lanes_of(before));
+        IrValue first = b_.CreateICmpEQ(index_.scalar(run_->var), b_.getInt64(0));
+        BodyEmitter sum = body;
+        sum.preset(s.value, {b_.CreateSelect(first, term, b_.CreateFAdd(before, term))});
+        Store whole = s;
+        whole.mode = StoreMode::Write;
+        sum.store(whole);
+    }
+
+    // A number of the row, which every thread has computed, so that nobody reads it back.
+    bool stays(const Store& s) const {
+        const DType type = kernel_.buffers[static_cast<std::size_t>(s.buffer)].dtype;
+        return s.mask == kNone && s.mode == StoreMode::Write && !s.offset.is_constant() &&
+               is_plain(type);
+    }
+    Lanes rounded(const Store& s, const BodyEmitter& body) {
+        return round_to(context_, kernel_.buffers[static_cast<std::size_t>(s.buffer)].dtype,
+                        body.value(s.value));
+    }
+    const Lanes* of_row(const Inst& load) const {
+        if (load.kind != InstKind::Load || load.mask != kNone || load.offset.is_constant())
+            return nullptr;
+        const auto found = of_row_.find({load.buffer, load.offset.node()});
+        return found == of_row_.end() ? nullptr : &found->second;
     }
 
     // Whether a later phase may read from memory what phases up to this one have stored.
@@ -469,115 +725,17 @@ class GpuNestEmitter {
                 !in_registers_[static_cast<std::size_t>(s.buffer)];
         for (std::size_t p = phase + 1; p < nest_.phases.size(); ++p)
             for (const Inst& i : nest_.phases[p].insts)
-                if (i.kind == InstKind::Load && stored[static_cast<std::size_t>(i.buffer)])
+                if (i.kind == InstKind::Load && stored[static_cast<std::size_t>(i.buffer)] &&
+                    of_row(i) == nullptr)
                     return true;
         return false;
     }
 
-    // --- reductions over threads ---
-
-    // Every thread's partial results combined, known to every thread: a butterfly within each warp,
-    // then the warps' results through shared memory, with one barrier for all of a phase.
-    void across_group(const Phase& phase, std::vector<Partial>& partials) {
-        if (partials.empty()) return;
-        for (std::size_t r = 0; r < partials.size(); ++r)
-            partials[r] = butterfly(phase.reductions[r], partials[r]);
-        const unsigned warps = map_.group / kWarp;
-        if (warps == 1) return;
-        std::vector<std::pair<llvm::GlobalVariable*, llvm::Type*>> slots;
-        IrValue lane = b_.CreateURem(thread_, number(kWarp)),
-                warp = b_.CreateUDiv(thread_, number(kWarp));
-        for (Partial& p : partials) map(p, [&](IrValue v) { return slots.push_back(slot(v)), v; });
-        emit_if(b_, b_.CreateICmpEQ(lane, b_.getInt64(0)), [&] {
-            std::size_t k = 0;
-            for (Partial& p : partials)
-                map(p, [&](IrValue v) {
-                    if (v->getType()->isIntegerTy(1)) v = b_.CreateZExt(v, b_.getInt8Ty());
-                    b_.CreateStore(v, b_.CreateGEP(slots[k].second, slots[k].first, warp));
-                    ++k;
-                    return v;
-                });
-        });
-        barrier();
-        std::size_t k = 0;
-        for (std::size_t r = 0; r < partials.size(); ++r) {
-            const std::size_t first = k;
-            const Reduction& reduction = phase.reductions[r];
-            const auto load = [&](IrValue which) {
-                k = first;
-                return map(partials[r], [&](IrValue v) -> IrValue {
-                    auto [variable, type] = slots[k++];
-                    IrValue x = b_.CreateLoad(type, b_.CreateGEP(type, variable, which));
-                    return v->getType()->isIntegerTy(1) ? b_.CreateICmpNE(x, b_.getInt8(0)) : x;
-                });
-            };
-            if (warps > kFewWarps) {
-                // Lanes beyond the warps repeat none.
-                IrValue real = b_.CreateICmpULT(lane, number(warps));
-                Partial one = load(b_.CreateSelect(real, lane, b_.getInt64(0)));
-                std::vector<IrValue> parts;
-                map(identity(context_, reduction, 1),
-                    [&](IrValue v) { return parts.emplace_back(v); });
-                std::size_t n = 0;
-                one = map(one, [&](IrValue v) { return b_.CreateSelect(real, v, parts[n++]); });
-                partials[r] = butterfly(reduction, one);
-                continue;
-            }
-            Partial total = load(b_.getInt64(0));
-            for (unsigned w = 1; w < warps; ++w)
-                total = combine(context_, reduction, total, load(number(w)));
-            partials[r] = total;
-        }
-    }
-
-    Partial butterfly(const Reduction& r, Partial p) {
-        for (unsigned distance = kWarp / 2; distance > 0; distance /= 2)
-            p = combine(context_, r, p, map(p, [&](IrValue v) { return shuffle(v, distance); }));
-        return p;
-    }
-
-    std::pair<llvm::GlobalVariable*, llvm::Type*> slot(IrValue v) {
-        llvm::Type* type = v->getType()->isIntegerTy(1) ? b_.getInt8Ty() : v->getType();
-        auto* array = llvm::ArrayType::get(type, map_.group / kWarp);
-        auto* variable = new llvm::GlobalVariable(
-            module_, array, false, llvm::GlobalValue::InternalLinkage, llvm::UndefValue::get(array),
-            "partial", nullptr, llvm::GlobalValue::NotThreadLocal, kShared);
-        return {variable, type};
-    }
-
-    template <class F>
-    static Partial map(const Partial& p, const F& f) {
-        Partial out;
-        out.value.re = f(p.value.re);
-        if (p.value.im) out.value.im = f(p.value.im);
-        if (p.index) out.index = f(p.index);
-        return out;
-    }
-
-    IrValue shuffle(IrValue v, unsigned distance) {
-        llvm::Type* type = v->getType();
-        const unsigned bits = type->getScalarSizeInBits();
-        IrValue raw = type->isIntegerTy() ? v : b_.CreateBitCast(v, b_.getIntNTy(bits));
-        auto move = [&](IrValue word) -> IrValue {
-            return b_.CreateIntrinsic(
-                llvm::Intrinsic::nvvm_shfl_sync_bfly_i32, {},
-                {b_.getInt32(0xffffffffu), word, b_.getInt32(distance), b_.getInt32(31)});
-        };
-        if (bits <= 32) {
-            raw = b_.CreateTrunc(move(b_.CreateZExt(raw, b_.getInt32Ty())), b_.getIntNTy(bits));
-        } else {
-            IrValue low = move(b_.CreateTrunc(raw, b_.getInt32Ty()));
-            IrValue high = move(b_.CreateTrunc(b_.CreateLShr(raw, 32), b_.getInt32Ty()));
-            llvm::Type* wide = b_.getInt64Ty();
-            raw =
-                b_.CreateOr(b_.CreateZExt(low, wide), b_.CreateShl(b_.CreateZExt(high, wide), 32));
-        }
-        return type->isIntegerTy() ? raw : b_.CreateBitCast(raw, type);
-    }
-
     llvm::Module& module_;
     const Kernel& kernel_;
-    const Nest& nest_;
+    const Nest nest_;
+    std::vector<Loop> outer_;  // without the run
+    std::optional<Loop> run_;
     llvm::IRBuilder<> b_;
     EmitContext context_;
     IndexEmitter index_;
@@ -590,7 +748,15 @@ class GpuNestEmitter {
     IrValue lane_ = nullptr;                     // among those that share its point
     std::optional<Expr> nest_variable_;          // the phases' loop variables under one name
     std::vector<bool> in_registers_;             // by buffer: scratch rows without memory
-    std::map<std::pair<std::int32_t, const ExprNode*>, Lanes> kept_;
+    // What adds up over a run, by store and piece; numbers of the row, by place.
+    std::map<std::pair<const Store*, unsigned>, std::pair<IrValue, llvm::Type*>> sums_;
+    std::map<std::pair<std::int32_t, const ExprNode*>, Lanes> of_row_;
+    unsigned piece_ = 0;  // of a thread's, in a row cut into pieces
+    struct Kept {
+        Lanes value;
+        bool raw = false;  // as in memory
+    };
+    std::map<std::tuple<std::int32_t, const ExprNode*, unsigned>, Kept> kept_;
 };
 
 }  // namespace

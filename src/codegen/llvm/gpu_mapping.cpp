@@ -11,6 +11,7 @@ constexpr std::int64_t kShortLoop = 64;     // below this a thread walks a phase
 constexpr unsigned kMostThreads = 1024;     // of a block
 constexpr std::int64_t kBusy = 132 * 1024;  // threads that keep a large GPU busy
 constexpr unsigned kVectorBytes = 16;
+constexpr std::int64_t kRowBytes = 128;  // of rows that a thread keeps in registers
 
 class Mapper {
   public:
@@ -20,7 +21,7 @@ class Mapper {
     GpuMapping run() {
         GpuMapping m;
         const bool columns = walks_columns();
-        m.rows = wants_rows() && !columns;
+        m.rows = has_run() || (wants_rows() && !columns);
         if (m.rows)
             choose_row(m);
         else
@@ -36,6 +37,10 @@ class Mapper {
             if (!n.is_constant() || n.constant() >= kShortLoop) return true;
         }
         return false;
+    }
+
+    bool has_run() const {
+        return !nest_.loops.empty() && nest_.loops.back().kind == LoopKind::Run;
     }
 
     bool has_scratch() const {
@@ -97,30 +102,36 @@ class Mapper {
             }
         }
         for (const Store& s : phase.stores)
-            all = all && s.mask == kNone && s.mode == StoreMode::Write && fits(s.offset);
+            all = all && s.mask == kNone && s.mode != StoreMode::AtomicAdd && fits(s.offset);
         index_.clear_vector();
         return all && !(binds && indices);
     }
 
-    // Bytes of the narrowest and the widest element that the nest touches.
-    std::pair<unsigned, unsigned> element_bytes() const {
-        unsigned low = kVectorBytes, high = 1;
+    // Elements of the widest type that neighbours along the row's (or the points') loop have of
+    // their own. What all rows read (a bias) comes out of a cache and does not count.
+    unsigned most_lanes(bool rows) const {
+        unsigned widest = 2;
         for (const Phase& p : nest_.phases) {
-            const auto see = [&](std::int32_t buffer) {
-                const auto n = static_cast<unsigned>(
-                    bytes(kernel_.buffers[static_cast<std::size_t>(buffer)].dtype));
-                low = std::min(low, n);
-                high = std::max(high, n);
+            if (rows && p.loops.empty()) continue;
+            const Expr var = rows ? p.loops.back().var : nest_.loops.back().var;
+            const auto see = [&](std::int32_t buffer, Expr offset) {
+                if (!contains(offset, var)) return;
+                const DType type = kernel_.buffers[static_cast<std::size_t>(buffer)].dtype;
+                widest = std::max(widest, static_cast<unsigned>(bytes(type)));
             };
+            const auto of_all_rows = [&](Expr offset) {
+                return std::ranges::none_of(nest_.loops, [&](const Loop& l) {
+                    return !(l.var == var) && contains(offset, l.var);
+                });
+            };
+            const bool several = nest_.loops.size() > (rows ? 0 : 1);
             for (const Inst& i : p.insts)
-                if (i.kind == InstKind::Load) see(i.buffer);
-            for (const Store& s : p.stores) see(s.buffer);
+                if (i.kind == InstKind::Load && !(several && of_all_rows(i.offset)))
+                    see(i.buffer, i.offset);
+            for (const Store& s : p.stores)
+                if (s.mode != StoreMode::Sum) see(s.buffer, s.offset);
         }
-        return {low, high};
-    }
-    unsigned most_lanes() const {
-        const auto [low, high] = element_bytes();
-        return std::clamp(kVectorBytes / std::max(high, 2u), 1u, 8u);
+        return std::clamp(kVectorBytes / widest, 1u, 8u);
     }
 
     void choose_points(GpuMapping& m, std::int64_t enough) {
@@ -129,7 +140,7 @@ class Mapper {
         for (const Phase& p : nest_.phases)
             if (!p.loops.empty() && has_scratch()) return;
         const Loop& last = nest_.loops.back();
-        for (unsigned lanes = most_lanes(); lanes > 1; lanes /= 2) {
+        for (unsigned lanes = most_lanes(false); lanes > 1; lanes /= 2) {
             if (!last.extent.is_constant() || last.extent.constant() % lanes != 0) continue;
             if (points.constant() / lanes < enough) continue;
             const bool all = std::ranges::all_of(
@@ -172,17 +183,41 @@ class Mapper {
         if (!equal) return;
         m.lanes = row_lanes(row);
         const std::int64_t pieces = row / m.lanes;
-        if (pieces <= kWarp) {
-            m.group = kWarp;
-            m.threads = 4 * kWarp;
-        } else if (pieces <= kMostThreads) {
-            m.threads = m.group = static_cast<unsigned>((pieces + kWarp - 1) / kWarp * kWarp);
-        } else {
+        if (pieces > kMostThreads) {
             m.threads = m.group = 512;
             return;
         }
         m.single = true;
         m.pieces = pieces;
+        const auto whole = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
+        // A warp alone waits for nobody; several pieces of a thread are asked for at once.
+        const std::int64_t warp = whole(pieces, kWarp), few = pieces_in_registers(m.lanes);
+        if (warp <= (has_run() ? 1 : few)) {
+            m.group = kWarp;
+            m.threads = 4 * kWarp;
+            m.each = static_cast<unsigned>(warp);
+            return;
+        }
+        if (!has_run())
+            m.each = static_cast<unsigned>(std::clamp<std::int64_t>(
+                whole(pieces, 4 * kWarp), 1, std::min<std::int64_t>(few, 4)));
+        m.threads = m.group = static_cast<unsigned>(whole(whole(pieces, m.each), kWarp) * kWarp);
+    }
+
+    // Pieces that a thread can hold of all rows the phases read.
+    std::int64_t pieces_in_registers(unsigned lanes) const {
+        std::vector<std::int32_t> seen;
+        std::int64_t of_piece = 0;
+        for (const Phase& p : nest_.phases) {
+            if (p.loops.empty()) continue;
+            for (const Inst& i : p.insts)
+                if (i.kind == InstKind::Load && std::ranges::find(seen, i.buffer) == seen.end()) {
+                    seen.push_back(i.buffer);
+                    const DType type = kernel_.buffers[static_cast<std::size_t>(i.buffer)].dtype;
+                    of_piece += static_cast<std::int64_t>(lanes) * bytes(type);
+                }
+        }
+        return std::clamp<std::int64_t>(kRowBytes / std::max<std::int64_t>(of_piece, 1), 1, 8);
     }
 
     unsigned row_lanes(std::int64_t row) {
@@ -192,7 +227,7 @@ class Mapper {
                 return p.loops.empty() || smooth(p, p.loops.back().var, lanes);
             });
         };
-        const unsigned most = most_lanes();
+        const unsigned most = most_lanes(true);
         for (unsigned lanes = most; lanes > 1; lanes /= 2)
             if (row / lanes >= kWarp && fits(lanes)) {
                 // Two accesses instead of one, if that keeps the row in registers.

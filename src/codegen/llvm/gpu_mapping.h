@@ -4,9 +4,10 @@
 // - Points: a thread for each `lanes` neighbouring outer points; phases have no loops, or some that
 //   a thread walks alone: short ones, and those across columns, where neighbouring outer points are
 //   neighbours in memory.
+// - Runs: rows, of which the same threads take several one after another.
 // - Rows: a warp or a block for each outer point; its threads take the elements of the phases'
-//   loops side by side, `lanes` at a time. `single`: each thread has at most one such piece, which
-//   then stays in registers from phase to phase.
+//   loops side by side, `lanes` at a time. `single`: each thread has at most `each` such pieces,
+//   which then stay in registers from phase to phase.
 #pragma once
 #include "codegen/llvm/emit_index.h"
 #include "schedule/nest.h"
@@ -21,6 +22,7 @@ struct GpuMapping {
     unsigned copies = 1;     // points of a thread, a block's width apart: all are loaded before any
                              // is stored, so that more of the memory's time is used
     bool single = false;
+    unsigned each = 1;        // single: pieces of a thread, the group's width apart
     std::int64_t pieces = 0;  // single: of a row; threads beyond it are idle
     unsigned groups() const { return threads / group; }  // of a block
 };

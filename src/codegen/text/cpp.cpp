@@ -477,6 +477,7 @@ class CppPrinter {
             std::string target = buffer(b) + "[" + index(s.offset) + "]";
             std::string guard =
                 s.mask == kNone ? "" : "if (" + prefix + std::to_string(s.mask) + ") ";
+            if (s.mode == StoreMode::Sum) throw NotSupported("sums over a run have no C++ form");
             if (s.mode == StoreMode::AtomicAdd) {
                 if (is_reduced_float(stored)) {
                     line("#pragma omp critical");

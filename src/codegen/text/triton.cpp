@@ -483,6 +483,7 @@ class TritonPrinter {
                 s.mask == kNone ? "mask" : "mask & " + prefix + std::to_string(s.mask);
             std::string value = prefix + std::to_string(s.value) + ".to(" +
                                 triton_type(kernel_.buffers[b].dtype) + ")";
+            if (s.mode == StoreMode::Sum) throw NotSupported("sums over a run have no Triton form");
             std::string call = s.mode == StoreMode::AtomicAdd ? "tl.atomic_add(" : "tl.store(";
             line(call + pointer(b, s.offset) + ", tl.broadcast_to(" + value + ", " + shape_ +
                  "), mask=" + mask + ")");

@@ -11,7 +11,7 @@
 namespace ingot::runtime::cuda {
 namespace {
 
-constexpr std::string_view kVersion = "ingot gpu kernels 3";
+constexpr std::string_view kVersion = "ingot gpu kernels 4";
 constexpr std::string_view kLaunches = "/launches";
 
 std::string launches_text(const std::vector<GpuLaunch>& launches, const KernelJob& job) {
