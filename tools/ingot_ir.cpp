@@ -46,7 +46,7 @@ std::string run(const std::string& text, const std::string& stage, bool passes, 
         if (stage == "cpp")
             out += to_cpp_body(plan.kernels[i], symbol) + "\n";
         else if (stage == "triton")
-            out += to_triton(plan.kernels[i], symbol) + "\n";
+            out += to_triton(plan.kernels[i], symbol).source + "\n";
         else
             throw UserError("--emit takes graph, passes, plan, cpp or triton");
     }

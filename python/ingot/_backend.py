@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from . import _options
+from . import _options, _triton
 from ._reproduce import write_reproducer
 
 log = logging.getLogger("ingot")
@@ -45,6 +45,9 @@ class Stats:
     breaks: int = 0  # places where a recording had to run something for real
     guard_failures: int = 0  # calls that no recording fitted
     record_seconds: float = 0.0  # recording, without compiling
+    # Under options={"codegen": "triton"}:
+    triton_kernels: int = 0  # kernels that Triton compiled
+    triton_refused: dict[str, int] = field(default_factory=dict)  # others, by one-line reason
 
 
 _stats = Stats()
@@ -56,6 +59,7 @@ def stats() -> Stats:
     """A copy of the counters."""
     with _lock:
         found = replace(_stats, reasons=list(_stats.reasons))
+    found.triton_kernels, found.triton_refused = _triton.counts()
     extension = sys.modules.get("ingot._ingot")
     if extension is not None:
         captured = extension.capture_counters()
@@ -409,7 +413,7 @@ def _compile_or_fall_back(
     try:
         program = _record(gm, slots, inputs, options, missed)
     except Exception as error:  # KeyboardInterrupt is none of ours and goes through
-        if not options.fallback:
+        if not options.fallback or type(error).__name__ == "MissingCompiler":
             raise
         return _eager_after(error, gm, options)
     finally:

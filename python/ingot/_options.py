@@ -16,13 +16,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Option:
-    """One row of the table: its name, type, default, environment variable and a line of doc."""
+    """One row of the table: name, type, default, environment variable, doc and allowed values."""
 
     name: str
     type: type
     default: Any
     env: str | None
     doc: str
+    choices: tuple[str, ...] = ()
 
 
 TABLE: tuple[Option, ...] = (
@@ -46,6 +47,9 @@ TABLE: tuple[Option, ...] = (
            "measure the rivals for each contraction instead of asking the cost model"),
     Option("cudagraphs", bool, False, "INGOT_CUDAGRAPHS",
            "on a GPU, record a program's steps once and replay them as one CUDA graph"),
+    Option("codegen", str, "llvm", "INGOT_CODEGEN",
+           "who compiles a GPU's kernels: llvm (Ingot itself) or triton (the installed Triton)",
+           ("llvm", "triton")),
     Option("size_limit", int, 64, "INGOT_SIZE_LIMIT",
            "programs kept for one graph with changing sizes; beyond it the graph runs eagerly"),
     Option("capture", str, "own", "INGOT_CAPTURE",
@@ -158,4 +162,8 @@ def resolve(
                 f"should be {row.type.__name__}"
             )
         values[row.name] = value
+    for row in TABLE:
+        if row.choices and values[row.name] not in row.choices:
+            known = " or ".join(row.choices)
+            raise RuntimeError(f"the option {row.name} is {values[row.name]!r}: {known}")
     return values

@@ -17,7 +17,11 @@ bool add_error_types(PyObject* module) {
         PyExc_RuntimeError, nullptr);
     types.internal = PyErr_NewExceptionWithDoc(
         "ingot._ingot.InternalError", "A mistake of the compiler.", PyExc_RuntimeError, nullptr);
-    return types.unsupported != nullptr && types.internal != nullptr &&
+    types.missing = PyErr_NewExceptionWithDoc(
+        "ingot._ingot.MissingCompiler", "The compiler that an option asks for is not installed.",
+        PyExc_RuntimeError, nullptr);
+    return types.unsupported != nullptr && types.internal != nullptr && types.missing != nullptr &&
+           PyModule_AddObjectRef(module, "MissingCompiler", types.missing) == 0 &&
            PyModule_AddObjectRef(module, "Unsupported", types.unsupported) == 0 &&
            PyModule_AddObjectRef(module, "InternalError", types.internal) == 0;
 }
@@ -37,6 +41,8 @@ bool translate_ingot_error() {
         PyErr_SetString(error_types().unsupported, e.what());
     } catch (const InternalError& e) {
         PyErr_SetString(error_types().internal, e.what());
+    } catch (const runtime::MissingCompiler& e) {
+        PyErr_SetString(error_types().missing, e.what());
     } catch (const Error& e) {
         PyErr_SetString(PyExc_RuntimeError, e.what());
     } catch (...) {

@@ -8,8 +8,10 @@
 
 namespace ingot::bindings {
 
-/// The module's exception classes: `Unsupported` and `InternalError`, both RuntimeErrors.
+/// The module's exception classes, all RuntimeErrors: `Unsupported`, `InternalError`,
+/// `MissingCompiler`.
 struct ErrorTypes {
+    PyObject* missing = nullptr;
     PyObject* unsupported = nullptr;
     PyObject* internal = nullptr;
 };

@@ -1,5 +1,6 @@
 // The extension module `_ingot`: what crosses the border between Python and the C++ stages. The
-// whole list: Recorder, Program, Unsupported, InternalError, trim_memory, and capture/capture.h.
+// whole list: Recorder, Program, Unsupported, InternalError, MissingCompiler, trim_memory, and
+// capture/capture.h.
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/errors.h"

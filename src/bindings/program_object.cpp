@@ -162,6 +162,8 @@ void add(runtime::CompileReport& a, const runtime::CompileReport& b) {
     a.from_process += b.from_process;
     a.launches += b.launches;
     a.externs += b.externs;
+    a.from_text += b.from_text;
+    for (const auto& [reason, count] : b.refused) a.refused[reason] += count;
 }
 
 PyObject* report(PyObject* self, PyObject*) {
@@ -179,11 +181,23 @@ PyObject* report(PyObject* self, PyObject*) {
         }
         Py_DECREF(number);
     }
+    PyObject* refused = PyDict_New();
+    for (const auto& [reason, count] : r.refused) {
+        PyObject* number = refused == nullptr ? nullptr : PyLong_FromLong(count);
+        if (number == nullptr || PyDict_SetItemString(refused, reason.c_str(), number) != 0)
+            Py_CLEAR(refused);
+        Py_XDECREF(number);
+    }
+    if (refused == nullptr) {
+        Py_DECREF(stages);
+        return nullptr;
+    }
     const std::string graph = p->function ? p->function->graph_state() : p->training->graph_state();
-    return Py_BuildValue("{sNsdsisisisisisiss}", "stages", stages, "seconds", r.seconds(),
+    return Py_BuildValue("{sNsdsisisisisisisssisN}", "stages", stages, "seconds", r.seconds(),
                          "kernels", r.kernels, "compiled", r.compiled, "from_disk", r.from_disk,
                          "from_process", r.from_process, "launches", r.launches, "externs",
-                         r.externs, "cuda_graph", graph.c_str());
+                         r.externs, "cuda_graph", graph.c_str(), "by_triton", r.from_text,
+                         "refused", refused);
 }
 
 PyObject* release_memory(PyObject* self, PyObject*) {

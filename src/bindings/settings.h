@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "bindings/text_compiler.h"
 #include "runtime/driver.h"
 
 namespace ingot::bindings {
@@ -35,6 +36,9 @@ struct Settings {
         read(values, "fallback", fallback);
         read(values, "training", training);
         read(values, "memory_budget", memory_budget);
+        std::string codegen;
+        read(values, "codegen", codegen);
+        if (codegen == "triton") compile.text_compiler = triton_compiler();
     }
 
     /// Whether a program for the device rounds where eager does, or only what it stores.

@@ -148,6 +148,8 @@ void GraphEnd::compile(const RecordingContext& context, const Transcript& transc
         reason_ = e.what();
     } catch (const runtime::Interrupted&) {
         raise_in_python();
+    } catch (const runtime::MissingCompiler&) {
+        raise_in_python();  // eager would do, but it is not what the options ask for
     } catch (const std::exception& e) {
         if (!context.settings.fallback && !numbers_.any()) raise_in_python();
         reason_ = e.what();

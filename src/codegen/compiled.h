@@ -32,13 +32,16 @@ struct KernelCode {
 };
 
 /// One grid of a kernel on a GPU. Parameters of the function: the kernel's Argument buffers, then
-/// Kernel::sizes as i64, then a pointer to the error word.
+/// Kernel::sizes as i64, a pointer to the error word, one to `scratch_bytes` of memory, and two
+/// null pointers (for a compiler that adds parameters of its own); it may take fewer of them.
 struct GpuLaunch {
     std::string symbol;
     Expr points;                    // outer points, over Kernel::sizes
-    unsigned points_per_block = 1;  // of one pass; the code strides over the rest
+    unsigned points_per_block = 1;  // of one pass
     unsigned threads = 256;         // of a block
     Expr shared_bytes = 0;          // dynamic shared memory of a block
+    Expr scratch_bytes = 0;         // of the whole grid, in the GPU's memory
+    bool strides = true;            // with fewer blocks the code strides over the rest
     bool block_per_point() const { return points_per_block == 1; }
     /// Blocks to launch.
     Expr blocks() const { return ceil_div(points, static_cast<int>(points_per_block)); }

@@ -86,6 +86,9 @@ std::string describe(const CompileReport& report, const codegen::TargetInfo& tar
     out << report.kernels << " kernels (" << report.compiled << " compiled, " << report.from_disk
         << " from disk, " << report.from_process << " from this process), " << report.launches
         << " launches, " << report.externs << " extern calls\n";
+    if (report.from_text > 0) out << report.from_text << " kernels compiled from text\n";
+    for (const auto& [reason, count] : report.refused)
+        out << count << " not compiled from text: " << reason << '\n';
     return out.str();
 }
 
@@ -187,7 +190,7 @@ void Compiler::Impl::dump_kernels(const Plan& plan, const DebugDump& dump, bool 
             }
         };
         attempt(".cpp", [&] { return to_cpp(kernel, "kernel"); });
-        attempt(".triton.py", [&] { return to_triton(kernel, "kernel"); });
+        attempt(".triton.py", [&] { return to_triton(kernel, "kernel").source; });
         if (gpu) {
             attempt(".ptx", [&] { return cuda::emit_ptx(*gpu_jit, kernel).ptx; });
             continue;
@@ -251,7 +254,8 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
         cuda::GpuLoader& loader = impl_->gpu_loader(options.gpu);
         device = loader.gpu();
         const int threads = options.threads > 0 ? options.threads : std::min(all_cores, 16);
-        kernels = loader.load(plan, threads, interrupted, report, code);
+        kernels =
+            loader.load(plan, options.text_compiler.get(), threads, interrupted, report, code);
     } else {
         const int threads = options.threads > 0 ? options.threads : std::min(all_cores, 8);
         kernels = impl_->loader.load(plan, threads, interrupted, report, code);

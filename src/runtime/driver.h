@@ -17,6 +17,7 @@
 
 #include "ir/graph.h"
 #include "runtime/program.h"
+#include "runtime/text_compiler.h"
 
 namespace ingot::runtime {
 
@@ -31,6 +32,8 @@ struct CompileOptions {
     /// >= 0: the program holds its own backward; of what it keeps for that (passes/partition.h).
     double memory_budget = -1;
     int gpu = -1;  // the GPU (its ordinal) that it will run on; -1: the processor
+    /// Compiles a GPU's kernels from their text instead of LLVM; what it refuses, LLVM compiles.
+    std::shared_ptr<const TextCompiler> text_compiler;
 };
 
 struct CompilerOptions {
@@ -52,6 +55,8 @@ struct CompileReport {
     int from_process = 0;  // loaded before by this process
     int launches = 0;
     int externs = 0;
+    int from_text = 0;                   // kernels by the compiler of text
+    std::map<std::string, int> refused;  // why others are not, and how many
     double seconds() const;
 };
 

@@ -2,6 +2,7 @@
 // position in one flat list of argument pointers. See program.h. Costs microseconds a step, once
 // per set of sizes.
 #include <algorithm>
+#include <limits>
 
 #include "runtime/program.h"
 
@@ -54,7 +55,7 @@ bool checks_indices(const Kernel& kernel) {
     return any(c.a_insts) || any(c.b_insts) || any(c.epilogue.insts);
 }
 
-/// The code strides over the rest.
+/// Where the code strides over the rest.
 constexpr std::int64_t kMostBlocks = 1 << 20;
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
@@ -225,11 +226,14 @@ void Instance::add_gpu_launch(const LaunchCode& code, LaunchStep step, const Sym
     if (blocks <= 0) return;
     if (shared > gpu_->shared_bytes()) throw NotSupported("rows too long for shared memory");
     step.gpu_function = code.gpu_function;
-    step.blocks = static_cast<unsigned>(std::min(blocks, kMostBlocks));
+    if (!code.gpu.strides && blocks > std::numeric_limits<int>::max())
+        throw NotSupported("more blocks than a GPU's grid has");
+    step.blocks = static_cast<unsigned>(code.gpu.strides ? std::min(blocks, kMostBlocks) : blocks);
     step.threads = code.gpu.threads;
     step.shared = static_cast<unsigned>(shared);
     step.parameters = parameter_count_;
-    parameter_count_ += step.argument_count + step.size_count + 1;
+    parameter_count_ += step.argument_count + step.size_count + 4;  // see GpuLaunch
+    gpu_scratch_bytes_ = std::max(gpu_scratch_bytes_, number(code.gpu.scratch_bytes, by_kernel));
     into.push_back({false, static_cast<std::uint32_t>(launches_.size()), {}});
     launches_.push_back(step);
 }

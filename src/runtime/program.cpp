@@ -6,6 +6,7 @@
 namespace ingot::runtime {
 namespace {
 constexpr std::size_t kPooledContexts = 4;
+constexpr void* kNoMemory = nullptr;  // a parameter of kernels
 }  // namespace
 
 // ---- Context ----
@@ -51,7 +52,10 @@ Context::Context(const Instance& instance)
         for (std::uint32_t i = 0; i < l.argument_count; ++i) *p++ = &arguments_[l.arguments + i];
         for (std::uint32_t i = 0; i < l.size_count; ++i)
             *p++ = const_cast<std::int64_t*>(&instance.sizes_[l.sizes + i]);
-        *p = const_cast<void**>(&instance.error_parameter_);
+        *p++ = const_cast<void**>(&instance.error_parameter_);
+        *p++ = &gpu_scratch_;
+        *p++ = const_cast<void**>(&kNoMemory);
+        *p = const_cast<void**>(&kNoMemory);
     }
 }
 
@@ -62,6 +66,12 @@ void Context::take_arena(const DeviceHost& device) {
     if (base == arena_base_) return;
     arena_base_ = base;
     for (std::int32_t b : instance_.arena_buffers_) patch(b, base + instance_.buffers_[b].offset);
+}
+
+void Context::take_scratch(const DeviceHost& device) {
+    if (instance_.gpu_scratch_bytes_ == 0) return;
+    device_scratch_ = device.allocate(static_cast<std::size_t>(instance_.gpu_scratch_bytes_));
+    gpu_scratch_ = device_scratch_.data();
 }
 
 void Context::patch(std::int32_t buffer, void* data) {
@@ -129,6 +139,7 @@ void Instance::give_back(std::unique_ptr<Context> context, SharedArena* arena) c
     if (arena != nullptr && arena_bytes_ != 0) arena->give_back(std::move(context->arena_));
     for (auto& owner : context->owners_) owner.reset();
     context->device_arena_ = {};
+    context->device_scratch_ = {};
     std::lock_guard lock(mutex_);
     if (pool_.size() < kPooledContexts) pool_.push_back(std::move(context));
 }
@@ -139,6 +150,7 @@ void Instance::run(Context& context, const Threads& threads, RunMemory* memory) 
         check_gpu_error();
         gpu_->make_current();
         context.take_arena(*device_);
+        context.take_scratch(*device_);
     }
     if (memory != nullptr)
         for (std::int32_t o : untouched_outputs_) context.set_output(o, memory->make_output(o));
@@ -285,6 +297,7 @@ bool Instance::freeze(Context& context, std::span<const InputState> states, cons
         context.patch(frozen_buffers_[i], state->pointers[i]);
     context.error_ = kNoError;
     if (gpu_) {
+        context.take_scratch(*device_);
         run_gpu_steps(frozen_steps_, context, nullptr);
         gpu_->synchronize();  // from here on every stream may read it
     } else {

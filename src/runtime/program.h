@@ -112,6 +112,7 @@ class Context {
     void patch(std::int32_t buffer, void* data);
     void ensure_scratch(int threads);
     void take_arena(const DeviceHost& device);
+    void take_scratch(const DeviceHost& device);
     /// Works in `arena` from now on, which must be as big as the instance's.
     void set_arena(Block arena);
 
@@ -128,7 +129,8 @@ class Context {
     std::int64_t error_ = kNoError;
     // On a GPU: memory of the call under way, the parameters of all launches (pointers to
     // arguments_, sizes and the error word).
-    DeviceMemory device_arena_;
+    DeviceMemory device_arena_, device_scratch_;
+    void* gpu_scratch_ = nullptr;  // where device_scratch_ lies
     std::vector<void*> parameters_;
 };
 
@@ -286,6 +288,7 @@ class Instance {
     std::vector<std::int32_t> untouched_outputs_;  // Direct outputs that no step touches
     std::vector<std::int32_t> frozen_inputs_, frozen_buffers_;
     std::int64_t arena_bytes_ = 0, frozen_bytes_ = 0, scratch_stride_ = 0;
+    std::int64_t gpu_scratch_bytes_ = 0;  // that all launches on a GPU share
     std::uint32_t max_extern_outputs_ = 0, parameter_count_ = 0;
     std::vector<bool> may_spoil_;           // by graph input
     std::shared_ptr<const cuda::Gpu> gpu_;  // null on the processor

@@ -170,7 +170,7 @@ TEST(CppText, OutOfRangeIndexSetsTheErrorFlag) {
 
 TEST(TritonText, ModuleIsPython) {
     ExprPool pool;
-    std::string text = to_triton(softmax(pool), "softmax");
+    std::string text = to_triton(softmax(pool), "softmax").source;
     auto file = std::filesystem::temp_directory_path() /
                 ("ingot-triton-" + std::to_string(::getpid()) + ".py");
     std::ofstream(file) << text;

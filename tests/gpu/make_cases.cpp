@@ -107,7 +107,7 @@ class CaseWriter {
         std::ofstream(folder_ / (id + ".ptx")) << jit_.assembly(std::move(module));
         bool triton = true;
         try {
-            std::ofstream(folder_ / (id + ".py")) << to_triton(k, "kernel");
+            std::ofstream(folder_ / (id + ".py")) << to_triton(k, "kernel").source;
         } catch (const NotSupported&) {
             triton = false;
         }

@@ -1,148 +1,23 @@
 // The Triton printer. The outer loops become one flat index `x` over programs, the loops of a phase
-// one flat index `r` in blocks of RBLOCK; every value is a block [XBLOCK, 1] or [XBLOCK, RBLOCK]. A
-// contraction becomes tiles and tl.dot. Linear in the size of the kernel.
+// one flat index `r` in blocks of RBLOCK; every value is a block [XBLOCK, 1] or [XBLOCK, RBLOCK].
+// Where a block holds whole rows there is no loop, and what a phase leaves for the next ones stays
+// in variables. A contraction becomes tiles and tl.dot. Linear in the size of the kernel.
 #include "codegen/text/triton.h"
 
-#include <cmath>
-#include <cstdio>
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
 
 #include "codegen/text/expr_printer.h"
+#include "codegen/text/triton_blocks.h"
 #include "codegen/text/triton_prelude.h"
+#include "codegen/text/triton_prims.h"
 #include "ir/error.h"
 
 namespace ingot {
 
 namespace {
-
-std::string triton_type(DType t) {
-    switch (t) {
-        case DType::Bool:
-            return "tl.int1";
-        case DType::U8:
-            return "tl.uint8";
-        case DType::U16:
-            return "tl.uint16";
-        case DType::U32:
-            return "tl.uint32";
-        case DType::U64:
-            return "tl.uint64";
-        case DType::I8:
-            return "tl.int8";
-        case DType::I16:
-            return "tl.int16";
-        case DType::I32:
-            return "tl.int32";
-        case DType::I64:
-            return "tl.int64";
-        case DType::F8E4M3:
-            return "tl.float8e4nv";
-        case DType::F8E5M2:
-            return "tl.float8e5";
-        case DType::F16:
-            return "tl.float16";
-        case DType::BF16:
-            return "tl.bfloat16";
-        case DType::F32:
-            return "tl.float32";
-        case DType::F64:
-            return "tl.float64";
-        default:
-            throw NotSupported("Triton has no complex numbers");
-    }
-}
-std::string value_type(DType t) { return triton_type(compute_type(t)); }
-
-std::string literal(const Scalar& s, DType t) {
-    if (t == DType::Bool) return s.to_double() != 0 ? "True" : "False";
-    if (is_int(t)) return std::to_string(s.to_int());
-    double v = s.to_double();
-    if (std::isnan(v)) return "float('nan')";
-    if (std::isinf(v)) return v < 0 ? "float('-inf')" : "float('inf')";
-    char text[64];
-    std::snprintf(text, sizeof text, "%.17g", v);
-    std::string out = text;
-    return out.find_first_of(".e") == std::string::npos ? out + ".0" : out;
-}
-
-const char* operator_of(Prim p) {
-    switch (p) {
-        case Prim::Add:
-            return "+";
-        case Prim::Sub:
-            return "-";
-        case Prim::Mul:
-            return "*";
-        case Prim::Eq:
-            return "==";
-        case Prim::Ne:
-            return "!=";
-        case Prim::Lt:
-            return "<";
-        case Prim::Le:
-            return "<=";
-        case Prim::Gt:
-            return ">";
-        case Prim::Ge:
-            return ">=";
-        case Prim::BitwiseAnd:
-            return "&";
-        case Prim::BitwiseOr:
-            return "|";
-        case Prim::BitwiseXor:
-            return "^";
-        case Prim::ShiftLeft:
-            return "<<";
-        case Prim::ShiftRight:
-            return ">>";
-        default:
-            return nullptr;
-    }
-}
-
-// Functions of libdevice that keep the prim's name.
-bool in_libdevice(Prim p) {
-    switch (p) {
-        case Prim::Acos:
-        case Prim::Acosh:
-        case Prim::Asin:
-        case Prim::Asinh:
-        case Prim::Atan:
-        case Prim::Atan2:
-        case Prim::Atanh:
-        case Prim::Cbrt:
-        case Prim::Ceil:
-        case Prim::Copysign:
-        case Prim::Cos:
-        case Prim::Cosh:
-        case Prim::Erf:
-        case Prim::Erfc:
-        case Prim::Erfcx:
-        case Prim::Erfinv:
-        case Prim::Exp:
-        case Prim::Exp2:
-        case Prim::Expm1:
-        case Prim::Floor:
-        case Prim::Fma:
-        case Prim::Hypot:
-        case Prim::Lgamma:
-        case Prim::Log:
-        case Prim::Log10:
-        case Prim::Log1p:
-        case Prim::Log2:
-        case Prim::Nextafter:
-        case Prim::Pow:
-        case Prim::Rsqrt:
-        case Prim::Sin:
-        case Prim::Sinh:
-        case Prim::Sqrt:
-        case Prim::Tan:
-        case Prim::Tanh:
-        case Prim::Trunc:
-            return true;
-        default:
-            return false;
-    }
-}
 
 class TritonPrinter {
   public:
@@ -153,23 +28,28 @@ class TritonPrinter {
         syntax_.max = "tl.maximum";
     }
 
-    std::string module() {
+    TritonText module() {
         out_ = std::string(kTritonPrelude) + "\n\n# " + kernel_.name + "\n";
         for (std::size_t i = 0; i < kernel_.nests.size(); ++i) print_nest(kernel_.nests[i], i);
         if (kernel_.contraction) print_contraction(*kernel_.contraction);
         print_run();
-        return out_;
+        print_main();
+        return {std::move(out_), std::move(functions_)};
     }
 
   private:
     void line(const std::string& text) { out_ += std::string(indent_ * 4, ' ') + text + "\n"; }
     static std::string buffer(std::size_t i) { return "b" + std::to_string(i); }
     std::string index(Expr e) const { return print_expr(e, syntax_); }
-    std::string parameters() const {
+    bool is_scratch(std::size_t i) const {
+        return kernel_.buffers[i].scope == BufferScope::Scratch;
+    }
+    std::string parameters(bool scratch) const {
         std::string p;
-        for (std::size_t i = 0; i < kernel_.buffers.size(); ++i) p += buffer(i) + ", ";
+        for (std::size_t i = 0; i < kernel_.buffers.size(); ++i)
+            if (scratch || !is_scratch(i)) p += buffer(i) + ", ";
         for (const Expr& s : kernel_.sizes) p += index(s) + ", ";
-        return p;
+        return p + "error, ";
     }
 
     // Loop variables from a flat index; the last loop runs fastest.
@@ -185,52 +65,158 @@ class TritonPrinter {
             }
         }
     }
-    static Expr extent(const std::vector<Loop>& loops) {
-        Expr total = 1;
-        for (const Loop& l : loops) total = total * l.extent;
-        return total;
-    }
+
+    // --- nests ---
 
     void print_nest(const Nest& nest, std::size_t id) {
         round_ = nest.round_intermediates;
+        blocks_ = choose_blocks(kernel_, nest);
+        integer_ = blocks_.wide ? "tl.int64" : "tl.int32";
+        points_ = points_of(nest.loops);
+        find_kept(nest);
+        describe_function(id);
         out_ += "\n\n@triton.jit\n";
-        line("def " + symbol_ + "_" + std::to_string(id) + "(" + parameters() +
-             "error, xnumel, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):");
+        line("def " + functions_.back().name + "(" + parameters(false) +
+             "scratch, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):");
         ++indent_;
-        line("xflat = tl.program_id(0).to(tl.int64) * XBLOCK + tl.arange(0, XBLOCK)[:, None]");
-        line("xmask = xflat < xnumel");
+        line("xflat = tl.program_id(0).to(" + integer_ +
+             ") * XBLOCK + tl.arange(0, XBLOCK)[:, None]");
+        line("xmask = xflat < " + index(points_));
+        place_scratch();
         unflatten(nest.loops, "xflat");
+        if (blocks_.whole_rows) line("rflat = tl.arange(0, RBLOCK)[None, :]");
         for (std::size_t p = 0; p < nest.phases.size(); ++p) {
-            if (p > 0) line("tl.debug_barrier()");
+            if (p > 0 && reads_what_was_stored(nest)) line("tl.debug_barrier()");
             print_phase(nest.phases[p], p);
         }
         --indent_;
     }
 
+    void describe_function(std::size_t id) {
+        TritonFunction f;
+        f.name = symbol_ + "_" + std::to_string(id);
+        for (const KernelBuffer& b : kernel_.buffers)
+            if (b.scope == BufferScope::Argument) f.arguments.push_back(triton_pointer(b.dtype));
+        f.arguments.insert(f.arguments.end(), kernel_.sizes.size(), "i64");
+        f.arguments.insert(f.arguments.end(), {"*i64", "*i8"});
+        f.x_block = blocks_.x;
+        f.r_block = blocks_.r;
+        f.warps = blocks_.warps;
+        f.points = points_;
+        functions_.push_back(std::move(f));
+    }
+
+    // Rows of every point, one buffer behind the other.
+    void place_scratch() {
+        Expr offset = 0;
+        for (std::size_t i = 0; i < kernel_.buffers.size(); ++i) {
+            const KernelBuffer& k = kernel_.buffers[i];
+            if (!is_scratch(i) || in_variables_[i]) continue;
+            line(buffer(i) + " = (scratch + " + index(offset) + ").to(tl.pointer_type(" +
+                 triton_type(k.dtype) + "))");
+            offset = offset + ceil_div(points_ * k.elements * Expr(bytes(k.dtype)), 16) * Expr(16);
+        }
+        functions_.back().scratch_bytes = offset;
+    }
+
+    bool reads_what_was_stored(const Nest& nest) const {
+        const auto written = [&](const Inst& i) {
+            const auto b = static_cast<std::size_t>(i.buffer);
+            return i.kind == InstKind::Load && kernel_.buffers[b].written && !in_variables_[b];
+        };
+        return std::ranges::any_of(
+            nest.phases, [&](const Phase& p) { return std::ranges::any_of(p.insts, written); });
+    }
+
+    // --- what stays in variables from phase to phase ---
+
+    // An offset with the phase's loop variable named alike in all phases.
+    Expr common(const Phase& phase, Expr offset) const {
+        if (!row_variable_ || offset.is_constant()) return offset;
+        const Expr var = phase.loops[0].var;
+        if (var == *row_variable_) return offset;
+        return substitute(offset, [&](Expr s) -> std::optional<Expr> {
+            if (s == var) return *row_variable_;
+            return std::nullopt;
+        });
+    }
+
+    // Scratch rows whose every load asks for the element that was stored at the same place of the
+    // row need no memory.
+    void find_kept(const Nest& nest) {
+        row_variable_.reset();
+        kept_.clear();
+        in_variables_.assign(kernel_.buffers.size(), false);
+        if (!blocks_.whole_rows) return;
+        for (const Phase& p : nest.phases)
+            if (!p.loops.empty() && !row_variable_) row_variable_ = p.loops[0].var;
+        std::vector<std::optional<Expr>> place(kernel_.buffers.size());
+        std::vector<bool> fits(kernel_.buffers.size(), true);
+        const auto see = [&](const Phase& p, std::int32_t buffer, Expr offset, InstId mask) {
+            const auto i = static_cast<std::size_t>(buffer);
+            if (p.loops.empty() || mask != kNone) {
+                fits[i] = false;
+                return;
+            }
+            const Expr e = common(p, offset);
+            if (place[i] && !(*place[i] == e)) fits[i] = false;
+            place[i] = e;
+        };
+        for (const Phase& p : nest.phases) {
+            for (const Inst& i : p.insts)
+                if (i.kind == InstKind::Load) see(p, i.buffer, i.offset, i.mask);
+            for (const Store& s : p.stores) see(p, s.buffer, s.offset, s.mask);
+        }
+        for (std::size_t i = 0; i < kernel_.buffers.size(); ++i)
+            in_variables_[i] = fits[i] && is_scratch(i);
+    }
+
+    /// The variable that holds what the load asks for, if one does.
+    const std::string* kept(const Phase& phase, const Inst& load) const {
+        if (!row_variable_ || phase.loops.empty() || load.mask != kNone) return nullptr;
+        const auto b = static_cast<std::size_t>(load.buffer);
+        if (kernel_.buffers[b].written && !in_variables_[b]) return nullptr;
+        const auto found = kept_.find({b, to_string(common(phase, load.offset))});
+        return found == kept_.end() ? nullptr : &found->second;
+    }
+    void keep(const Phase& phase, std::int32_t buffer, Expr offset, const std::string& variable) {
+        if (!row_variable_ || phase.loops.empty()) return;
+        // A bound symbol may stand for another value in another phase.
+        for (const Inst& i : phase.insts)
+            if (i.kind == InstKind::Bind && contains(offset, i.offset)) return;
+        kept_[{static_cast<std::size_t>(buffer), to_string(common(phase, offset))}] = variable;
+    }
+
+    // --- phases ---
+
     void print_phase(const Phase& phase, std::size_t p) {
-        std::string prefix = "v" + std::to_string(p) + "_";
-        bool loops = !phase.loops.empty();
+        phase_ = &phase;
+        const std::string number = std::to_string(p), prefix = "v" + number + "_";
+        const bool loops = !phase.loops.empty();
         shape_ = loops ? "[XBLOCK, RBLOCK]" : "[XBLOCK, 1]";
+        // A variable keeps its type through a loop: each phase has its own.
+        mask_ = "mask" + number;
+        zero_ = "zero" + number;
         for (std::size_t r = 0; r < phase.reductions.size(); ++r)
             declare(phase.reductions[r], reduction(p, r));
-        if (loops) {
-            line("rnumel = " + index(extent(phase.loops)));
-            line("for roffset in range(0, rnumel, RBLOCK):");
+        const std::string extent = index(points_of(phase.loops));
+        const bool loop = loops && !blocks_.whole_rows;
+        if (loop) {
+            line("for roffset in range(0, " + extent + ", RBLOCK):");
             ++indent_;
-            line("rflat = roffset + tl.arange(0, RBLOCK)[None, :].to(tl.int64)");
-            line("mask = xmask & (rflat < rnumel)");
-            unflatten(phase.loops, "rflat");
-        } else {
-            line("mask = xmask");
+            line("rflat = roffset + tl.arange(0, RBLOCK)[None, :].to(" + integer_ + ")");
         }
-        line("zero = tl.zeros(" + shape_ + ", tl.int64)");
+        line(mask_ + " = xmask" + (loops ? " & (rflat < " + extent + ")" : ""));
+        if (loops) unflatten(phase.loops, "rflat");
+        line(zero_ + " = tl.zeros(" + shape_ + ", " + integer_ + ")");
         print_insts(phase.insts, prefix);
         for (std::size_t r = 0; r < phase.reductions.size(); ++r)
             accumulate(phase.reductions[r], reduction(p, r), prefix);
         print_stores(phase.stores, prefix);
-        if (loops) --indent_;
+        if (loop) --indent_;
         for (std::size_t r = 0; r < phase.reductions.size(); ++r)
             combine(phase.reductions[r], reduction(p, r));
+        phase_ = nullptr;
     }
 
     static std::string reduction(std::size_t phase, std::size_t r) {
@@ -271,7 +257,8 @@ class TritonPrinter {
     }
 
     void declare(const Reduction& r, const std::string& acc) {
-        line(acc + " = tl.full(" + shape_ + ", " + initial(r) + ", " + value_type(r.dtype) + ")");
+        line(acc + " = tl.full(" + shape_ + ", " + initial(r) + ", " + triton_value_type(r.dtype) +
+             ")");
         if (is_arg(r.op))
             line(acc + "_at = tl.full(" + shape_ + ", 9223372036854775807, tl.int64)");
     }
@@ -281,14 +268,14 @@ class TritonPrinter {
             std::string i =
                 "tl.broadcast_to(" + prefix + std::to_string(r.index) + ", " + shape_ + ")";
             std::string better = r.op == ReduceOp::ArgMax ? "better_max" : "better_min";
-            line("better = mask & " + better + "(" + v + ", " + i + ", " + acc + ", " + acc +
-                 "_at)");
+            line("better = " + mask_ + " & " + better + "(" + v + ", " + i + ", " + acc + ", " +
+                 acc + "_at)");
             line(acc + "_at = tl.where(better, " + i + ", " + acc + "_at)");
             line(acc + " = tl.where(better, " + v + ", " + acc + ")");
             return;
         }
-        line(acc + " = tl.where(mask, " + combiner(r.op) + "(" + acc + ", " + v + "), " + acc +
-             ")");
+        line(acc + " = tl.where(" + mask_ + ", " + combiner(r.op) + "(" + acc + ", " + v + "), " +
+             acc + ")");
     }
     static std::string combiner(ReduceOp op) {
         switch (op) {
@@ -333,49 +320,51 @@ class TritonPrinter {
             }
             std::string value = expression(inst, insts, prefix);
             if (inst.kind == InstKind::Prim && round_ && is_reduced_float(inst.dtype))
-                value = rounded(value, inst.dtype);
-            line(prefix + std::to_string(i) + " = " + value);
+                value = triton_rounded(value, inst.dtype);
+            const std::string name = prefix + std::to_string(i);
+            line(name + " = " + value);
+            if (inst.kind == InstKind::Load && inst.mask == kNone && phase_ != nullptr &&
+                !kernel_.buffers[static_cast<std::size_t>(inst.buffer)].written)
+                keep(*phase_, inst.buffer, inst.offset, name);
         }
     }
-    static std::string rounded(const std::string& v, DType t) {
-        return "(" + v + ").to(" + triton_type(t) + ").to(tl.float32)";
-    }
-
     void bind(const Inst& inst, const std::string& prefix) {
         std::string v = index(inst.offset);
         line(v + " = " + prefix + std::to_string(inst.operands[0]) + ".to(tl.int64)");
         if (inst.imm != 1) return;
         std::string extent = "(" + index(inst.extent) + ")";
         line(v + " = tl.where(" + v + " < 0, " + v + " + " + extent + ", " + v + ")");
-        line("bad = mask & ((" + v + " < 0) | (" + v + " >= " + extent + "))");
-        line("tl.store(error + zero, zero + 1, mask=bad)");
+        line("bad = " + mask_ + " & ((" + v + " < 0) | (" + v + " >= " + extent + "))");
+        line("tl.store(error + " + zero_ + ", " + zero_ + " + 1, mask=bad)");
         line(v + " = tl.where(bad, 0, " + v + ")");
     }
 
     std::string pointer(std::size_t b, Expr offset) const {
-        std::string at = index(offset) + " + zero";
-        if (kernel_.buffers[b].scope == BufferScope::Scratch)
-            at += " + xflat * (" + index(kernel_.buffers[b].elements) + ")";
+        std::string at = index(offset) + " + " + zero_;
+        if (is_scratch(b)) at += " + xflat * (" + index(kernel_.buffers[b].elements) + ")";
         return buffer(b) + " + (" + at + ")";
     }
 
     std::string expression(const Inst& inst, const std::vector<Inst>& insts,
                            const std::string& prefix) {
-        auto operand = [&](std::size_t i) { return prefix + std::to_string(inst.operands[i]); };
         switch (inst.kind) {
             case InstKind::Load: {
                 std::size_t b = static_cast<std::size_t>(inst.buffer);
+                if (phase_ != nullptr)
+                    if (const std::string* variable = kept(*phase_, inst)) return *variable;
                 std::string mask =
-                    inst.mask == kNone ? "mask" : "mask & " + prefix + std::to_string(inst.mask);
-                std::string other = inst.mask == kNone ? "0" : literal(inst.constant, inst.dtype);
+                    inst.mask == kNone ? mask_ : mask_ + " & " + prefix + std::to_string(inst.mask);
+                std::string other =
+                    inst.mask == kNone ? "0" : triton_literal(inst.constant, inst.dtype);
                 return "tl.load(" + pointer(b, inst.offset) + ", mask=" + mask +
-                       ", other=" + other + ").to(" + value_type(inst.dtype) + ")";
+                       ", other=" + other + ").to(" + triton_value_type(inst.dtype) + ")";
             }
             case InstKind::Index:
-                return "(" + index(inst.offset) + " + zero).to(" + value_type(inst.dtype) + ")";
+                return "(" + index(inst.offset) + " + " + zero_ + ").to(" +
+                       triton_value_type(inst.dtype) + ")";
             case InstKind::Constant:
-                return "tl.full([1, 1], " + literal(inst.constant, inst.dtype) + ", " +
-                       value_type(inst.dtype) + ")";
+                return "tl.full([1, 1], " + triton_literal(inst.constant, inst.dtype) + ", " +
+                       triton_value_type(inst.dtype) + ")";
             case InstKind::Reduced:
                 return reduction(static_cast<std::size_t>(inst.phase),
                                  static_cast<std::size_t>(inst.reduction)) +
@@ -387,103 +376,26 @@ class TritonPrinter {
             case InstKind::Prim:
                 break;
         }
-        return prim(inst, insts[inst.operands[0]].dtype, operand);
-    }
-
-    template <class Operand>
-    std::string prim(const Inst& inst, DType from, const Operand& operand) {
-        std::string a = operand(0), b = inst.operands.size() > 1 ? operand(1) : "";
-        bool real = is_float(from);
-        std::string kind = real ? "p_float_" : "p_int_";
-        switch (inst.prim) {
-            case Prim::Convert:
-                return convert(a, from, inst.dtype);
-            case Prim::Bitcast:
-                return a + ".to(" + triton_type(inst.dtype) + ", bitcast=True)";
-            case Prim::Select:
-                return "tl.where(" + a + ", " + b + ", " + operand(2) + ")";
-            // Triton's own division and square root of f32 are approximate.
-            case Prim::Div:
-                return "libdevice.div_rn(" + a + ", " + b + ")";
-            case Prim::Sqrt:
-                return "libdevice.sqrt_rn(" + a + ")";
-            case Prim::Neg:
-                return "-" + a;
-            case Prim::Abs:
-                return is_unsigned_int(from) || from == DType::Bool ? a : "tl.abs(" + a + ")";
-            case Prim::Reciprocal:
-                return "libdevice.div_rn(tl.full(" + a + ".shape, 1.0, " + a + ".dtype), " + a +
-                       ")";
-            case Prim::LogicalNot:
-                return "(" + a + " == 0)";
-            case Prim::LogicalAnd:
-                return "(" + a + " != 0) & (" + b + " != 0)";
-            case Prim::LogicalOr:
-                return "(" + a + " != 0) | (" + b + " != 0)";
-            case Prim::LogicalXor:
-                return "(" + a + " != 0) ^ (" + b + " != 0)";
-            case Prim::BitwiseNot:
-                return from == DType::Bool ? "(" + a + " == 0)" : "~" + a;
-            case Prim::IsNan:
-                return "(" + a + " != " + a + ")";
-            case Prim::IsInf:
-                return real ? "(tl.abs(" + a + ") == float('inf'))" : "(" + a + " != " + a + ")";
-            case Prim::IsFinite:
-                return real ? "(tl.abs(" + a + ") < float('inf'))" : "(" + a + " == " + a + ")";
-            case Prim::Round:
-                return real ? "libdevice.nearbyint(" + a + ")" : a;
-            case Prim::Frac:
-                return a + " - libdevice.trunc(" + a + ")";
-            case Prim::Remainder:
-                return kind + "remainder(" + a + ", " + b + ")";
-            case Prim::FloorDiv:
-                return kind + "floor_div(" + a + ", " + b + ")";
-            case Prim::TruncDiv:
-                return real ? "libdevice.trunc(" + a + " / " + b + ")"
-                            : "p_int_trunc_div(" + a + ", " + b + ")";
-            case Prim::Fmod:
-                return real ? "libdevice.fmod(" + a + ", " + b + ")"
-                            : "p_int_fmod(" + a + ", " + b + ")";
-            case Prim::Signbit:
-                return real ? "(libdevice.copysign(" + a + " * 0 + 1.0, " + a + ") < 0)"
-                            : "(" + a + " < 0)";
-            default:
-                break;
-        }
-        if (!real &&
-            (inst.prim == Prim::Floor || inst.prim == Prim::Ceil || inst.prim == Prim::Trunc))
-            return a;
-        if (from == DType::Bool && inst.prim == Prim::Add) return a + " | " + b;
-        if (from == DType::Bool && inst.prim == Prim::Mul) return a + " & " + b;
-        if (const char* op = operator_of(inst.prim)) return "(" + a + " " + op + " " + b + ")";
-        std::string callee = "p_" + std::string(name(inst.prim));
-        if (in_libdevice(inst.prim))
-            callee = "libdevice." + std::string(name(inst.prim));
-        else if (kTritonPrelude.find("def " + callee + "(") == std::string_view::npos)
-            throw NotSupported("no Triton text for the prim '" + std::string(name(inst.prim)) +
-                               "'");
-        std::string arguments;
-        for (std::size_t i = 0; i < inst.operands.size(); ++i)
-            arguments += (i ? ", " : "") + operand(i);
-        return callee + "(" + arguments + ")";
-    }
-
-    static std::string convert(const std::string& v, DType from, DType to) {
-        if (to == DType::Bool) return "(" + v + " != 0)";
-        if (is_reduced_float(to)) return rounded(v, to);
-        if (is_float(from) && is_int(to) && bytes(to) < 8)
-            return v + ".to(tl.int64).to(" + triton_type(to) + ")";
-        return v + ".to(" + triton_type(to) + ")";
+        std::vector<std::string> operands;
+        for (InstId o : inst.operands) operands.push_back(prefix + std::to_string(o));
+        return triton_prim(inst, insts[inst.operands[0]].dtype, operands);
     }
 
     void print_stores(const std::vector<Store>& stores, const std::string& prefix) {
         for (const Store& s : stores) {
             std::size_t b = static_cast<std::size_t>(s.buffer);
             std::string mask =
-                s.mask == kNone ? "mask" : "mask & " + prefix + std::to_string(s.mask);
+                s.mask == kNone ? mask_ : mask_ + " & " + prefix + std::to_string(s.mask);
             std::string value = prefix + std::to_string(s.value) + ".to(" +
                                 triton_type(kernel_.buffers[b].dtype) + ")";
             if (s.mode == StoreMode::Sum) throw NotSupported("sums over a run have no Triton form");
+            if (phase_ != nullptr && in_variables_[b]) {
+                const std::string name = prefix + "row" + std::to_string(b);
+                line(name + " = " + value + ".to(" + triton_value_type(kernel_.buffers[b].dtype) +
+                     ")");
+                keep(*phase_, s.buffer, s.offset, name);
+                continue;
+            }
             std::string call = s.mode == StoreMode::AtomicAdd ? "tl.atomic_add(" : "tl.store(";
             line(call + pointer(b, s.offset) + ", tl.broadcast_to(" + value + ", " + shape_ +
                  "), mask=" + mask + ")");
@@ -494,16 +406,20 @@ class TritonPrinter {
     // tl.dot.
     void print_contraction(const Contraction& c) {
         round_ = c.round_intermediates;
+        integer_ = "tl.int64";
+        mask_ = "mask";
+        zero_ = "zero";
+        in_variables_.assign(kernel_.buffers.size(), false);
         out_ += "\n\n@triton.jit\n";
-        line("def " + symbol_ + "_0(" + parameters() +
-             "error, mnumel, nnumel, knumel, XBLOCK: tl.constexpr, NBLOCK: tl.constexpr, RBLOCK: "
+        line("def " + symbol_ + "_0(" + parameters(true) +
+             "mnumel, nnumel, knumel, XBLOCK: tl.constexpr, NBLOCK: tl.constexpr, RBLOCK: "
              "tl.constexpr):");
         ++indent_;
         line("bflat = tl.program_id(2).to(tl.int64)");
         unflatten(c.batch, "bflat");
         line("mflat = tl.program_id(0).to(tl.int64) * XBLOCK + tl.arange(0, XBLOCK)[:, None]");
         unflatten(c.m, "mflat");
-        line("acc = tl.zeros([XBLOCK, NBLOCK], " + value_type(c.accumulate) + ")");
+        line("acc = tl.zeros([XBLOCK, NBLOCK], " + triton_value_type(c.accumulate) + ")");
         line("for koffset in range(0, knumel, RBLOCK):");
         ++indent_;
         line("kflat = koffset + tl.arange(0, RBLOCK)[None, :].to(tl.int64)");
@@ -540,39 +456,39 @@ class TritonPrinter {
         std::string last = prefix + std::to_string(insts.size() - 1);
         DType t = insts.back().dtype;
         // tl.dot multiplies reduced floats on the tensor cores; others in the accumulator's type.
-        std::string type = is_reduced_float(t) ? triton_type(t) : value_type(accumulate);
+        std::string type = is_reduced_float(t) ? triton_type(t) : triton_value_type(accumulate);
         line(last + "_block = tl.where(mask, " + last + ", 0).to(" + type + ")");
     }
+
+    // --- launching ---
 
     void print_run() {
         out_ += "\n\n";
         line("def run(buffers, sizes, error):");
         ++indent_;
-        ExprSyntax saved = syntax_;
-        syntax_.min = "min";
-        syntax_.max = "max";
+        line("import torch");
+        const ExprSyntax saved = in_python();
         for (std::size_t i = 0; i < kernel_.sizes.size(); ++i)
             line(index(kernel_.sizes[i]) + " = sizes[" + std::to_string(i) + "]");
         int argument = 0;
         std::string arguments;
         for (std::size_t i = 0; i < kernel_.buffers.size(); ++i) {
-            if (kernel_.buffers[i].scope == BufferScope::Argument)
-                line(buffer(i) + " = buffers[" + std::to_string(argument++) + "]");
-            arguments += buffer(i) + ", ";
+            if (!is_scratch(i)) line(buffer(i) + " = buffers[" + std::to_string(argument++) + "]");
+            if (!is_scratch(i) || kernel_.contraction) arguments += buffer(i) + ", ";
         }
         for (const Expr& s : kernel_.sizes) arguments += index(s) + ", ";
-        for (std::size_t i = 0; i < kernel_.nests.size(); ++i)
-            launch(kernel_.nests[i], i, arguments);
+        for (const TritonFunction& f : functions_) launch(f, arguments);
         if (kernel_.contraction) launch(*kernel_.contraction, arguments);
         syntax_ = saved;
         --indent_;
     }
-    void scratch(const std::string& points) {
-        for (std::size_t i = 0; i < kernel_.buffers.size(); ++i)
-            if (kernel_.buffers[i].scope == BufferScope::Scratch)
-                line(buffer(i) + " = torch.empty((" + index(kernel_.buffers[i].elements) + ") * " +
-                     points + ", dtype=" + torch_type(kernel_.buffers[i].dtype) +
-                     ", device=error.device)");
+    ExprSyntax in_python() {
+        ExprSyntax saved = syntax_;
+        syntax_.min = "min";
+        syntax_.max = "max";
+        syntax_.floor_div = "int.__floordiv__";
+        syntax_.floor_mod = "int.__mod__";
+        return saved;
     }
     static std::string torch_type(DType t) {
         std::string name = triton_type(t).substr(3);
@@ -581,36 +497,85 @@ class TritonPrinter {
         if (name == "float8e5") return "torch.float8_e5m2";
         return "torch." + name;
     }
-    void launch(const Nest& nest, std::size_t id, const std::string& arguments) {
-        bool loops = false;
-        for (const Phase& p : nest.phases) loops |= !p.loops.empty();
-        line("xnumel = " + index(extent(nest.loops)));
-        scratch("xnumel");
-        std::string x = loops ? "1" : "256", r = loops ? "1024" : "1";
-        line(symbol_ + "_" + std::to_string(id) + "[(triton.cdiv(xnumel, " + x + "),)](" +
-             arguments + "error, xnumel, XBLOCK=" + x + ", RBLOCK=" + r +
-             ", enable_fp_fusion=False)");
+    void launch(const TritonFunction& f, const std::string& arguments) {
+        const std::string x = std::to_string(f.x_block);
+        line("points = " + index(f.points));
+        line("scratch = torch.empty(" + index(max(f.scratch_bytes, 1)) +
+             ", dtype=torch.int8, device=error.device)");
+        line(f.name + "[(triton.cdiv(points, " + x + "),)](" + arguments +
+             "error, scratch, XBLOCK=" + x + ", RBLOCK=" + std::to_string(f.r_block) +
+             ", num_warps=" + std::to_string(f.warps) + ", enable_fp_fusion=False)");
     }
     void launch(const Contraction& c, const std::string& arguments) {
-        line("mnumel, nnumel, knumel = " + index(extent(c.m)) + ", " + index(extent(c.n)) + ", " +
-             index(extent(c.k)));
+        for (std::size_t i = 0; i < kernel_.buffers.size(); ++i)
+            if (is_scratch(i))
+                line(buffer(i) + " = torch.empty((" + index(kernel_.buffers[i].elements) + ") * " +
+                     index(points_of(c.m) * points_of(c.n) * points_of(c.batch)) +
+                     ", dtype=" + torch_type(kernel_.buffers[i].dtype) + ", device=error.device)");
+        line("mnumel, nnumel, knumel = " + index(points_of(c.m)) + ", " + index(points_of(c.n)) +
+             ", " + index(points_of(c.k)));
         line(symbol_ + "_0[(triton.cdiv(mnumel, 64), triton.cdiv(nnumel, 64), " +
-             index(extent(c.batch)) + ")](" + arguments +
+             index(points_of(c.batch)) + ")](" + arguments +
              "error, mnumel, nnumel, knumel, XBLOCK=64, NBLOCK=64, RBLOCK=32)");
+    }
+
+    // Sizes come from the command line; indices are zero, which is in range.
+    void print_main() {
+        out_ += "\n\n";
+        line("if __name__ == \"__main__\":");
+        ++indent_;
+        const ExprSyntax saved = in_python();
+        std::string names, defaults;
+        for (const Expr& s : kernel_.sizes) {
+            names += index(s) + ", ";
+            defaults +=
+                std::to_string(std::clamp<std::int64_t>(64, s.range().lo, s.range().hi)) + ", ";
+        }
+        line("import torch");
+        if (!names.empty()) {
+            line("import sys");
+            line(names + "= [int(a) for a in sys.argv[1:]] or [" + defaults + "]");
+        }
+        line("torch.manual_seed(0)");
+        std::string list;
+        for (std::size_t i = 0; i < kernel_.buffers.size(); ++i) {
+            if (is_scratch(i)) continue;
+            const KernelBuffer& k = kernel_.buffers[i];
+            const std::string count = index(k.elements);
+            const std::string make = is_float(k.dtype) ? "torch.randn" : "torch.zeros";
+            line(buffer(i) + " = " + make + "(" + count + ", device=\"cuda\").to(" +
+                 torch_type(k.dtype) + ")");
+            list += buffer(i) + ", ";
+        }
+        line("error = torch.zeros(1, dtype=torch.int64, device=\"cuda\")");
+        line("arguments = [" + list + "], [" + names + "], error");
+        line("milliseconds = triton.testing.do_bench(lambda: run(*arguments))");
+        line("print(f\"{milliseconds:.4f} ms, error {error.item()}\")");
+        syntax_ = saved;
+        --indent_;
     }
 
     const Kernel& kernel_;
     std::string symbol_;
     ExprSyntax syntax_;
     std::string out_;
-    std::string shape_;
     std::size_t indent_ = 0;
+    std::vector<TritonFunction> functions_;
+    // Of the nest, and of its phase, that is being printed.
     bool round_ = true;
+    TritonBlocks blocks_;
+    std::string integer_;  // the type of indices
+    Expr points_;
+    std::vector<bool> in_variables_;  // by buffer: a scratch row that needs no memory
+    std::optional<Expr> row_variable_;
+    std::map<std::pair<std::size_t, std::string>, std::string> kept_;  // by buffer and offset
+    const Phase* phase_ = nullptr;
+    std::string shape_, mask_, zero_;
 };
 
 }  // namespace
 
-std::string to_triton(const Kernel& kernel, const std::string& symbol) {
+TritonText to_triton(const Kernel& kernel, const std::string& symbol) {
     return TritonPrinter(kernel, symbol).module();
 }
 

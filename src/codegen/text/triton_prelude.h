@@ -5,8 +5,7 @@
 
 namespace ingot {
 
-inline constexpr std::string_view kTritonPrelude = R"py(import torch
-import triton
+inline constexpr std::string_view kTritonPrelude = R"py(import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 

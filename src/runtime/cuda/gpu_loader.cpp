@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "codegen/llvm/emit_nvptx.h"
+#include "codegen/text/triton.h"
 #include "runtime/cuda/assembler.h"
 #include "runtime/kernel_jobs.h"
 
@@ -12,30 +13,44 @@ namespace ingot::runtime::cuda {
 namespace {
 
 constexpr std::string_view kVersion = "ingot gpu kernels 4";
-constexpr std::string_view kLaunches = "/launches";
+constexpr std::string_view kTextVersion = "triton text 1";
+constexpr std::string_view kLaunches = "/launches", kRefusal = "/refusal";
 
-std::string launches_text(const std::vector<GpuLaunch>& launches, const KernelJob& job) {
+/// A launch and the image that has its function.
+struct ImageLaunch : GpuLaunch {
+    std::size_t image = 0;
+};
+
+std::string launches_text(const std::vector<ImageLaunch>& launches, const KernelJob& job) {
     const LaunchText over(*job.kernel, *job.pool);
     std::string text;
-    for (const GpuLaunch& l : launches) {
-        const std::string fields[] = {l.symbol, over.text(l.points),
-                                      std::to_string(l.points_per_block), std::to_string(l.threads),
-                                      over.text(l.shared_bytes)};
+    for (const ImageLaunch& l : launches) {
+        const std::string fields[] = {l.symbol,
+                                      over.text(l.points),
+                                      std::to_string(l.points_per_block),
+                                      std::to_string(l.threads),
+                                      over.text(l.shared_bytes),
+                                      over.text(l.scratch_bytes),
+                                      l.strides ? "strides" : "whole",
+                                      std::to_string(l.image)};
         text += LaunchText::line(fields);
     }
     return text;
 }
 
-std::vector<GpuLaunch> parse_launches(const std::string& text, const KernelJob& job) {
+std::vector<ImageLaunch> parse_launches(const std::string& text, const KernelJob& job) {
     const LaunchText over(*job.kernel, *job.pool);
-    std::vector<GpuLaunch> launches;
-    for (const auto& f : LaunchText::parse(text, 5)) {
-        GpuLaunch l;
+    std::vector<ImageLaunch> launches;
+    for (const auto& f : LaunchText::parse(text, 8)) {
+        ImageLaunch l;
         l.symbol = f[0];
         l.points = over.expression(f[1]);
         l.points_per_block = static_cast<unsigned>(std::stoul(f[2]));
         l.threads = static_cast<unsigned>(std::stoul(f[3]));
         l.shared_bytes = over.expression(f[4]);
+        l.scratch_bytes = over.expression(f[5]);
+        l.strides = f[6] == "strides";
+        l.image = std::stoul(f[7]);
         launches.push_back(std::move(l));
     }
     return launches;
@@ -67,8 +82,11 @@ PtxKernel emit_ptx(const codegen::Jit& jit, const Kernel& kernel, std::mutex* em
 
 struct GpuLoader::Job : KernelJob {
     std::shared_ptr<const LoadedGpuKernel> loaded;
-    std::vector<std::uint8_t> cubin;  // of a kernel that was compiled now
-    std::vector<GpuLaunch> emitted;
+    // Of a kernel that was compiled now.
+    std::vector<std::vector<std::uint8_t>> images;
+    std::vector<std::shared_ptr<const Module>> modules;  // by image
+    std::vector<ImageLaunch> emitted;
+    std::string refusal;
 };
 
 GpuLoader::GpuLoader(std::shared_ptr<const Gpu> gpu, DiskCache& cache)
@@ -77,11 +95,67 @@ GpuLoader::GpuLoader(std::shared_ptr<const Gpu> gpu, DiskCache& cache)
 void GpuLoader::compile_one(Job& job) const {
     try {
         PtxKernel k = emit_ptx(jit_, *job.kernel, &emitting_);
-        job.emitted = std::move(k.launches);
-        job.cubin = assemble(*gpu_, k.ptx);
-        job.loaded = std::make_shared<LoadedGpuKernel>(LoadedGpuKernel{gpu_->load(job.cubin), {}});
+        for (GpuLaunch& l : k.launches) job.emitted.push_back({std::move(l), 0});
+        job.images.push_back(assemble(*gpu_, k.ptx));
+        job.modules.push_back(gpu_->load(job.images.back()));
     } catch (...) {
         job.error = std::current_exception();
+    }
+}
+
+// All functions of all kernels at once. Where one of a kernel is refused, the kernel is.
+void GpuLoader::compile_text(std::vector<Job>& jobs, const TextCompiler& text, int threads) const {
+    std::vector<TextKernel> wanted;
+    std::vector<std::pair<Job*, GpuLaunch>> launches;  // by wanted kernel
+    for (Job& job : jobs) {
+        if (job.loaded) continue;
+        try {
+            check(!job.kernel->contraction, "a GPU's plan has no generated products");
+            TritonText made = to_triton(*job.kernel, "kernel");
+            for (TritonFunction& f : made.functions) {
+                GpuLaunch l;
+                l.points = f.points;
+                l.points_per_block = static_cast<unsigned>(f.x_block);
+                l.scratch_bytes = f.scratch_bytes;
+                l.strides = false;
+                launches.emplace_back(&job, l);
+                wanted.push_back({made.source, std::move(f.name), std::move(f.arguments), f.x_block,
+                                  f.r_block, f.warps});
+            }
+        } catch (const NotSupported& e) {
+            job.refusal = e.what();
+        }
+    }
+    if (wanted.empty()) return;
+    std::vector<TextCode> made = text.compile(wanted, gpu_->capability(), threads);
+    check(made.size() == wanted.size(), "a compiler of text has left kernels out");
+    for (std::size_t i = 0; i < made.size(); ++i) {
+        auto& [job, launch] = launches[i];
+        TextCode& code = made[i];
+        if (code.refusal.empty() && code.shared_bytes > gpu_->shared_bytes())
+            code.refusal = "more shared memory than the GPU has";
+        if (code.refusal.empty() && code.image.empty()) code.refusal = "no code";
+        if (!code.refusal.empty()) {
+            job->refusal = code.refusal;
+            continue;
+        }
+        try {
+            job->modules.push_back(gpu_->load(code.image));
+        } catch (const Error& e) {
+            job->refusal = e.what();
+            continue;
+        }
+        launch.symbol = code.entry;
+        launch.threads = code.threads;
+        launch.shared_bytes = code.shared_bytes;
+        job->emitted.push_back({launch, job->images.size()});
+        job->images.push_back(std::move(code.image));
+    }
+    for (Job& job : jobs) {
+        if (job.refusal.empty()) continue;
+        job.images.clear();
+        job.modules.clear();
+        job.emitted.clear();
     }
 }
 
@@ -93,14 +167,24 @@ void GpuLoader::take_from_disk(std::vector<Job>& jobs, const std::string& pack_k
     if (!entries) return cache_.remove(pack_key);
     std::map<std::string_view, std::span<const std::uint8_t>> by_name;
     for (const PackEntry& e : *entries) by_name[e.name] = e.bytes;
+    const auto text = [&](const std::string& name) -> std::optional<std::string> {
+        const auto found = by_name.find(name);
+        if (found == by_name.end()) return std::nullopt;
+        return std::string(found->second.begin(), found->second.end());
+    };
     for (Job& job : jobs) {
-        const auto cubin = by_name.find(job.key);
-        const auto launches = by_name.find(job.key + std::string(kLaunches));
-        if (job.loaded || cubin == by_name.end() || launches == by_name.end()) continue;
+        const auto launches = text(job.key + std::string(kLaunches));
+        if (job.loaded || !launches) continue;
         try {
-            const auto text = launches->second;
-            job.loaded = std::make_shared<LoadedGpuKernel>(
-                LoadedGpuKernel{gpu_->load(cubin->second), std::string(text.begin(), text.end())});
+            auto kernel = std::make_shared<LoadedGpuKernel>();
+            for (std::size_t i = 0;; ++i) {
+                const auto image = by_name.find(job.key + "/" + std::to_string(i));
+                if (image == by_name.end()) break;
+                kernel->modules.push_back(gpu_->load(image->second));
+            }
+            kernel->launches = *launches;
+            kernel->refusal = text(job.key + std::string(kRefusal)).value_or("");
+            job.loaded = std::move(kernel);
             ++report.from_disk;
         } catch (const Error&) {
             // What does not load is compiled again and replaces the entry.
@@ -109,26 +193,30 @@ void GpuLoader::take_from_disk(std::vector<Job>& jobs, const std::string& pack_k
 }
 
 void GpuLoader::store(const std::vector<Job>& jobs, const std::string& pack_key) {
-    std::vector<std::string> names;
-    names.reserve(2 * jobs.size());
-    std::vector<PackEntry> entries;
+    std::vector<std::pair<std::string, std::span<const std::uint8_t>>> named;
+    const auto add_text = [&](std::string name, const std::string& text) {
+        named.emplace_back(
+            std::move(name),
+            std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
+    };
     for (const Job& job : jobs) {
-        if (job.cubin.empty()) continue;
-        names.push_back(job.key);
-        entries.push_back({names.back(), job.cubin});
-        names.push_back(job.key + std::string(kLaunches));
-        const std::string& text = job.loaded->launches;
-        entries.push_back(
-            {names.back(), {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}});
+        if (job.images.empty()) continue;
+        for (std::size_t i = 0; i < job.images.size(); ++i)
+            named.emplace_back(job.key + "/" + std::to_string(i), job.images[i]);
+        add_text(job.key + std::string(kLaunches), job.loaded->launches);
+        if (!job.refusal.empty()) add_text(job.key + std::string(kRefusal), job.loaded->refusal);
     }
+    std::vector<PackEntry> entries;
+    for (const auto& [name, bytes] : named) entries.push_back({name, bytes});
     cache_.store(pack_key, pack(entries));
 }
 
-std::vector<KernelLaunches> GpuLoader::load(const Plan& plan, int threads,
+std::vector<KernelLaunches> GpuLoader::load(const Plan& plan, const TextCompiler* text, int threads,
                                             const InterruptCheck& interrupted,
                                             CompileReport& report,
                                             std::vector<std::shared_ptr<const void>>& code) {
-    const std::string target = jit_.cache_key() + "/sm_" + std::to_string(gpu_->capability());
+    std::string target = jit_.cache_key() + "/sm_" + std::to_string(gpu_->capability());
+    if (text != nullptr) target += "/" + std::string(kTextVersion) + "/" + text->version();
     std::vector<Job> jobs(plan.kernels.size());
     const std::string pack_key = set_keys(pointers(jobs), plan, kVersion, target);
     {
@@ -137,23 +225,26 @@ std::vector<KernelLaunches> GpuLoader::load(const Plan& plan, int threads,
     }
     if (cache_.enabled() && !missing_code(jobs).empty()) take_from_disk(jobs, pack_key, report);
     if (std::vector<KernelJob*> todo = missing_code(jobs); !todo.empty()) {
-        const auto count = todo.size();
+        report.compiled = static_cast<int>(todo.size());
+        if (text != nullptr) {
+            compile_text(jobs, *text, threads);
+            std::erase_if(todo, [](KernelJob* j) { return !static_cast<Job*>(j)->images.empty(); });
+        }
         compile_on_threads(std::move(todo), threads, interrupted,
                            [this](KernelJob& job) { compile_one(static_cast<Job&>(job)); });
-        report.compiled = static_cast<int>(count);
         for (Job& job : jobs)
-            if (!job.cubin.empty())
-                job.loaded = std::make_shared<LoadedGpuKernel>(
-                    LoadedGpuKernel{job.loaded->module, launches_text(job.emitted, job)});
+            if (!job.loaded)
+                job.loaded = std::make_shared<LoadedGpuKernel>(LoadedGpuKernel{
+                    std::move(job.modules), launches_text(job.emitted, job), job.refusal});
         if (cache_.enabled()) store(jobs, pack_key);
     }
     std::vector<KernelLaunches> kernels;
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     for (Job& job : jobs) {
         KernelLaunches launches;
-        for (GpuLaunch& l : parse_launches(job.loaded->launches, job)) {
+        for (ImageLaunch& l : parse_launches(job.loaded->launches, job)) {
             LaunchCode c;
-            c.gpu_function = job.loaded->module->function(
+            c.gpu_function = job.loaded->modules.at(l.image)->function(
                 l.symbol, std::min(l.shared_bytes.range().hi, gpu_->shared_bytes()));
             c.gpu = std::move(l);
             launches.launches.push_back(std::move(c));
@@ -161,8 +252,12 @@ std::vector<KernelLaunches> GpuLoader::load(const Plan& plan, int threads,
         kernels.push_back(std::move(launches));
         code.push_back(job.loaded);
         loaded_[job.key] = job.loaded;
+        if (text != nullptr && job.loaded->refusal.empty()) ++report.from_text;
+        if (!job.loaded->refusal.empty()) ++report.refused[job.loaded->refusal];
     }
     std::erase_if(loaded_, [](const auto& entry) { return entry.second.expired(); });
+    lock.unlock();
+    if (text != nullptr) text->count(report.from_text, report.refused);
     return kernels;
 }
 

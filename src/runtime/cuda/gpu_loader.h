@@ -17,8 +17,9 @@ namespace ingot::runtime::cuda {
 
 /// A kernel in the context of one GPU. `launches` is text over ks0, ks1, ... as in kernel_loader.h.
 struct LoadedGpuKernel {
-    std::shared_ptr<const Module> module;
+    std::vector<std::shared_ptr<const Module>> modules;
     std::string launches;
+    std::string refusal;  // why the compiler of text that was asked for has not made it
 };
 
 /// One kernel as PTX.
@@ -36,8 +37,9 @@ class GpuLoader {
 
     const codegen::Jit& jit() const { return jit_; }
     const std::shared_ptr<const Gpu>& gpu() const { return gpu_; }
-    /// The code of every kernel of the plan, in order; what keeps it alive is added to `code`.
-    std::vector<KernelLaunches> load(const Plan& plan, int threads,
+    /// The code of every kernel of the plan, in order; what keeps it alive is added to `code`. With
+    /// `text` it comes from there where possible.
+    std::vector<KernelLaunches> load(const Plan& plan, const TextCompiler* text, int threads,
                                      const InterruptCheck& interrupted, CompileReport& report,
                                      std::vector<std::shared_ptr<const void>>& code);
 
@@ -45,6 +47,7 @@ class GpuLoader {
     struct Job;
     void take_from_disk(std::vector<Job>& jobs, const std::string& pack_key, CompileReport& report);
     void compile_one(Job& job) const;
+    void compile_text(std::vector<Job>& jobs, const TextCompiler& text, int threads) const;
     void store(const std::vector<Job>& jobs, const std::string& pack_key);
 
     std::shared_ptr<const Gpu> gpu_;
