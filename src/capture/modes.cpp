@@ -8,10 +8,25 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 namespace ingot::capture {
+
+namespace {
+
+/// PyTorch's hands on GPUs where a tensor's device may be one of several; null elsewhere.
+const c10::impl::DeviceGuardImplInterface* several_gpus() {
+    static const c10::impl::DeviceGuardImplInterface* const found = [] {
+        const auto* guard =
+            c10::impl::device_guard_impl_registry[static_cast<std::size_t>(c10::kCUDA)].load();
+        return guard != nullptr && guard->deviceCount() > 1 ? guard : nullptr;
+    }();
+    return found;
+}
+
+}  // namespace
 
 Modes Modes::now() {
     Modes m;
@@ -32,6 +47,7 @@ Modes Modes::now() {
         static_cast<std::int32_t>(at::impl::PythonTorchFunctionTLS::stack_len()) * 4 +
         static_cast<std::int32_t>(at::impl::PythonTorchFunctionTLS::get_disabled_state());
     m.dispatch_modes = static_cast<std::int32_t>(c10::impl::TorchDispatchModeTLS::stack_len());
+    if (const auto* gpus = several_gpus()) m.gpu = gpus->getDevice().index();
     return m;
 }
 
@@ -75,6 +91,7 @@ std::string Modes::difference(const Modes& o) const {
     if (anomaly != o.anomaly) return "anomaly detection";
     if (default_type != o.default_type) return "the default dtype";
     if (function_modes != o.function_modes) return "a torch function mode";
+    if (gpu != o.gpu) return "the current GPU";
     return "a dispatch mode";
 }
 

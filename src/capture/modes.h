@@ -24,6 +24,7 @@ struct Modes {
     bool anomaly = false;  // anomaly detection, which is eager's
     std::int32_t function_modes = 0;  // torch function modes and whether they are on
     std::int32_t dispatch_modes = 0;
+    std::int32_t gpu = -1;  // the current one, where there are several: `cuda` means it
 
     static Modes now();
     /// Why nothing can be recorded under these modes; nullptr: it can.

@@ -540,6 +540,7 @@ std::vector<at::Tensor> CompiledFunction::replay(std::span<c10::TensorImpl* cons
 }
 
 void CompiledFunction::release_memory() {
+    const c10::OptionalDeviceGuard on_device(gpu());
     drop_graphs();
     const std::shared_ptr<const Variant> variant = variant_.load();
     if (arena_) arena_->clear();

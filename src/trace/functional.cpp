@@ -244,6 +244,12 @@ c10::Device RecorderState::resolve(c10::Device wanted) {
     }
     if (!device->is_cuda() || (wanted.has_index() && wanted != *device))
         throw NotSupported("tensors on several devices");
+    if (!wanted.has_index()) {  // the current one
+        const auto& guard =
+            c10::impl::device_guard_impl_registry[static_cast<std::size_t>(c10::kCUDA)];
+        if (guard.load()->deviceCount() > 1 && guard.load()->getDevice() != *device)
+            throw NotSupported("a tensor on the current GPU, which is another one");
+    }
     return *device;
 }
 
