@@ -384,6 +384,15 @@ bool Recording::follow_numbers(const Event& event, PyObject** result) {
             }
             return false;
         case Operation::contains:
+            // What a dict's keys lead to is not looked at.
+            if (PyDict_CheckExact(o[1]) && !any_tensor(o, 0)) {
+                numbers_->specialise(o[0]);
+                Py_ssize_t position = 0;
+                for (PyObject* key = nullptr; PyDict_Next(o[1], &position, &key, nullptr) != 0;)
+                    numbers_->specialise(key);
+                return false;
+            }
+            [[fallthrough]];
         case Operation::format:
         case Operation::match_class:
         case Operation::match_keys:

@@ -190,6 +190,8 @@ void GraphEnd::assign_inputs() {
         const Known* known = object == nullptr ? nullptr : world_.find(object);
         if (const auto number = numbers_.float_input(real)) {
             segment_.inputs.push_back({false, *number, true});
+            if (real.is_cuda())
+                segment_.inputs.back().on_gpu = std::make_shared<trace::GpuNumber>(real.device());
             recorder_.give(i, false);
         } else if (known == nullptr) {
             continue;

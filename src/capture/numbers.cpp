@@ -88,7 +88,7 @@ const Numbers::FloatInput& Numbers::input_of(FloatGuards::Index index) {
     const auto found = float_inputs_.find(index);
     if (found != float_inputs_.end()) return found->second;
     FloatInput in;
-    in.symbol = recorder_.add_float(guards_.floats.example(index), in.real);
+    in.symbol = recorder_.add_float(guards_.floats.example(index), device_, in.real);
     in.promise = trace::contents(in.symbol);
     return float_inputs_.emplace(index, std::move(in)).first->second;
 }
@@ -152,7 +152,14 @@ Ref Numbers::stand_in_tuple(PyObject* tuple) {
 Ref Numbers::stand_in(PyObject* o, bool as_tensor) {
     if (o == nullptr) return {};
     if (const auto number = find_float(o)) {
-        const FloatInput& in = input_of(*number);
+        const FloatInput* found = nullptr;
+        try {
+            found = &input_of(*number);
+        } catch (const NotSupported&) {  // the program has begun on another device
+            specialise_one(o);
+            return {};
+        }
+        const FloatInput& in = *found;
         if (as_tensor) return Ref::steal(THPVariable_Wrap(in.promise));
         const py::object node = py::cast(in.symbol.toSymNodeImpl());
         return Ref::steal(torch::get_symfloat_class()(node).release().ptr());

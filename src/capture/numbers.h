@@ -40,6 +40,10 @@ class Numbers {
     /// An object for the symbolic integer; a plain one if it is a number. Held here.
     Ref add_number(const c10::SymInt& value);
 
+    /// The program's tensors lie there: the floats that it is given will, too.
+    void found_gpu(c10::Device device) {
+        if (device_.is_cpu()) device_ = device;
+    }
     /// An object for a float of the segment's guards. Held here.
     Ref add_float(FloatGuards::Index index);
 
@@ -109,6 +113,7 @@ class Numbers {
     std::unordered_map<c10::TensorImpl*, PyObject*> originals_;  // by promise
     std::unordered_map<PyObject*, Number> numbers_;
     std::vector<Ref> specialised_;  // their addresses stay theirs
+    c10::Device device_ = c10::kCPU;
 };
 
 }  // namespace ingot::capture

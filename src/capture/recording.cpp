@@ -68,7 +68,6 @@ PyObject* Recording::met_number(PyObject* value, const std::string& path,
         return node;
     };
     if (PyFloat_CheckExact(value)) {
-        if (at::globalContext().hasCUDA()) return nullptr;  // numbers lie on the processor
         const double example = PyFloat_AS_DOUBLE(value);
         std::string name = history().float_of(path, example, context_.dynamic);
         if (name.empty()) return nullptr;
@@ -95,6 +94,7 @@ PyObject* Recording::met_number(PyObject* value, const std::string& path,
 
 void Recording::met_tensor(PyObject* tensor, std::int32_t node) {
     const at::Tensor& t = THPVariable_Unpack(tensor);
+    if (t.is_cuda()) numbers_->found_gpu(t.device());
     GuardSet& guards = segment_->guards;
     if (!THPVariable_CheckExact(tensor) || t.requires_grad() || t.is_inference() ||
         context_.backend != nullptr || recorder_->owns(t))

@@ -21,8 +21,8 @@ void gather(const Segment& segment, const Values& values, Inputs& inputs,
     inputs.reserve(segment.inputs.size());
     for (const Segment::Input& in : segment.inputs) {
         if (in.number) {
-            numbers.push_back(
-                trace::number_tensor(values.floats[static_cast<std::size_t>(in.index)]));
+            const double value = values.floats[static_cast<std::size_t>(in.index)];
+            numbers.push_back(in.on_gpu ? in.on_gpu->get(value) : trace::number_tensor(value));
             inputs.push_back(numbers.back().unsafeGetTensorImpl());
             continue;
         }

@@ -19,6 +19,7 @@
 #include "capture/recipe.h"
 #include "capture/segment_program.h"
 #include "capture/size_history.h"
+#include "trace/gpu.h"
 
 namespace ingot::capture {
 
@@ -52,6 +53,7 @@ struct Segment {
         bool pinned = false;
         std::int32_t index = -1;  // of the pinned tensor, the node or the float
         bool number = false;      // a float
+        std::shared_ptr<trace::GpuNumber> on_gpu = nullptr;  // a float that the program wants there
     };
 
     GuardSet guards;

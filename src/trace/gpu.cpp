@@ -1,11 +1,40 @@
 // See gpu.h.
 #include "trace/gpu.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/PythonDispatcherTLS.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <bit>
+#include <cstdint>
 
 #include "ir/error.h"
 
 namespace ingot::trace {
+namespace {
+
+/// Operators as they are: below autograd, and unseen by what records this thread.
+class Unrecorded {
+  public:
+    Unrecorded() : dispatcher_(c10::impl::PythonDispatcherTLS::get_state()) {
+        c10::impl::PythonDispatcherTLS::reset_state();
+    }
+    ~Unrecorded() { c10::impl::PythonDispatcherTLS::set_state(dispatcher_); }
+    Unrecorded(const Unrecorded&) = delete;
+    Unrecorded& operator=(const Unrecorded&) = delete;
+
+  private:
+    c10::impl::PyInterpreter* dispatcher_;
+    c10::impl::ExcludeDispatchKeyGuard modes_{
+        c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
+    at::AutoDispatchBelowADInplaceOrView autograd_;
+};
+
+}  // namespace
 
 TorchGpu::TorchGpu(c10::Device device)
     : device_(device),
@@ -18,6 +47,19 @@ runtime::DeviceMemory TorchGpu::allocate(std::size_t bytes) const {
     void* data = memory.get();
     const c10::DeleterFnPtr release = memory.get_deleter();
     return {data, memory.release_context(), release};
+}
+
+at::Tensor GpuNumber::get(double value) {
+    const c10::Stream now = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+    const auto bits = [](double v) { return std::bit_cast<std::uint64_t>(v); };
+    if (tensor_.defined() && bits(value) == bits(value_) && stream_ == now) return tensor_;
+    const Unrecorded quiet;
+    const c10::DeviceGuard on_device(device_);
+    tensor_ = at::full({}, value, at::TensorOptions().dtype(at::kDouble).device(device_));
+    tensor_.unsafeGetTensorImpl()->set_wrapped_number(true);
+    value_ = value;
+    stream_ = now;
+    return tensor_;
 }
 
 void* TorchGpu::stream() const { return guard_->getStreamNativeHandle(guard_->getStream(device_)); }

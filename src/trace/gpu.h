@@ -1,9 +1,12 @@
 // GPUs as PyTorch has them: its allocator and its streams, for programs that run there. Uses the
 // parts of PyTorch that know no particular device, so that one build serves with CUDA and without.
 #pragma once
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/DispatchKey.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <optional>
 
 #include "runtime/host.h"
 
@@ -24,6 +27,20 @@ class TorchGpu final : public runtime::DeviceHost {
   private:
     c10::Device device_;
     const c10::impl::DeviceGuardImplInterface* guard_;
+};
+
+/// A float that changes rarely, as a 0-dim tensor of doubles on a GPU that PyTorch takes for a
+/// number. A new value is a small kernel on the current stream; nothing is waited for.
+class GpuNumber {
+  public:
+    explicit GpuNumber(c10::Device device) : device_(device) {}
+    at::Tensor get(double value);
+
+  private:
+    c10::Device device_;
+    double value_ = 0;
+    std::optional<c10::Stream> stream_;  // where tensor_ was made: another may be ahead of it
+    at::Tensor tensor_;
 };
 
 }  // namespace ingot::trace

@@ -5,6 +5,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "trace/autograd.h"
+#include "trace/gpu.h"
 #include "trace/lower/call.h"
 #include "trace/lower/promote.h"
 #include "trace/mode.h"
@@ -339,8 +340,8 @@ void Recorder::set_number_reader(NumberReader read, FloatReader unwrap) {
     state_->read_number = std::move(read);
     state_->own_float = std::move(unwrap);
 }
-c10::SymFloat Recorder::add_float(double example, at::Tensor& real) {
-    real = number_tensor(example);
+c10::SymFloat Recorder::add_float(double example, c10::Device device, at::Tensor& real) {
+    real = device.is_cpu() ? number_tensor(example) : GpuNumber(device).get(example);
     const at::Tensor promise = state_->add_input(
         real, false, "number" + std::to_string(state_->inputs.size()), true, {}, {});
     // To PyTorch it is a number: it decides less about results' types.

@@ -162,8 +162,8 @@ class Recorder {
     c10::SymInt add_number(std::int64_t example, const SymbolicSize& symbol);
     /// A float that is known only when the program runs: an input, which the caller is to `give` as
     /// a 0-dim tensor of doubles. `real`: where a tensor of that kind with the example's value
-    /// goes, by which the input is found among `inputs`.
-    c10::SymFloat add_float(double example, at::Tensor& real);
+    /// goes, by which the input is found among `inputs`. `device`: of the program's tensors.
+    c10::SymFloat add_float(double example, c10::Device device, at::Tensor& real);
     /// For programs that meet their inputs while they run: `real` is met now, with symbolic sizes.
     /// Where it reaches an operator itself instead of its promise, its sizes are specialised, as
     /// what led there may have read them.

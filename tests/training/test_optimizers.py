@@ -137,6 +137,29 @@ def test_a_rate_that_is_a_tensor_costs_no_program(name: str):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_a_rate_that_changes_is_an_input(name: str, foreach: bool):
+    kind, settings = OPTIMIZERS[name]
+    eager, compiled = parameters(), parameters()
+    reference, optimizer = (
+        kind(params, foreach=foreach, **settings) for params in (eager, compiled)
+    )
+    step = ingot.compile(optimizer.step, options={"fallback": False})
+    programs = []
+    for seed in range(6):
+        for params, one, take in zip(
+            (eager, compiled), (reference, optimizer), (reference.step, step), strict=True
+        ):
+            one.param_groups[0]["lr"] = 0.01 / (1 + seed)
+            give_gradients(params, seed)
+            take()
+        programs.append(ingot.stats().programs)
+    assert len(set(programs[2:])) == 1, programs
+    for a, b in zip(eager, compiled, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_state_moves_between_eager_and_compiled():
     kind, settings = OPTIMIZERS["adam"]
     first, second = parameters(), parameters()
