@@ -31,9 +31,8 @@ auto in_python(const F& f) {
 class TritonCompiler final : public runtime::TextCompiler {
   public:
     std::string version() const override {
-        return in_python([](const py::module_& module) {
-            return module.attr("version")().cast<std::string>();
-        });
+        return in_python(
+            [](const py::module_& module) { return module.attr("version")().cast<std::string>(); });
     }
 
     std::vector<runtime::TextCode> compile(std::span<const runtime::TextKernel> kernels,

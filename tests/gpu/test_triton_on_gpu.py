@@ -25,6 +25,12 @@ STRICT = {"fallback": False}
 WAYS = {"triton": STRICT | {"codegen": "triton"}, "llvm": STRICT}
 
 
+@pytest.fixture(autouse=True)
+def whole_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compared is kernels between products: those of cuDNN have all their bits."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 def on_gpu(value: object, double: bool = False) -> object:
     if isinstance(value, nn.Module):
         value = copy.deepcopy(value).cuda()

@@ -187,8 +187,7 @@ std::string triton_prim(const Inst& inst, DType from, std::span<const std::strin
         case Prim::Abs:
             return is_unsigned_int(from) || from == DType::Bool ? a : "tl.abs(" + a + ")";
         case Prim::Reciprocal:
-            return "libdevice.div_rn(tl.full(" + a + ".shape, 1.0, " + a + ".dtype), " + a +
-                   ")";
+            return "libdevice.div_rn(tl.full(" + a + ".shape, 1.0, " + a + ".dtype), " + a + ")";
         case Prim::LogicalNot:
             return "(" + a + " == 0)";
         case Prim::LogicalAnd:
@@ -225,8 +224,7 @@ std::string triton_prim(const Inst& inst, DType from, std::span<const std::strin
         default:
             break;
     }
-    if (!real &&
-        (inst.prim == Prim::Floor || inst.prim == Prim::Ceil || inst.prim == Prim::Trunc))
+    if (!real && (inst.prim == Prim::Floor || inst.prim == Prim::Ceil || inst.prim == Prim::Trunc))
         return a;
     if (from == DType::Bool && inst.prim == Prim::Add) return a + " | " + b;
     if (from == DType::Bool && inst.prim == Prim::Mul) return a + " & " + b;
@@ -235,11 +233,9 @@ std::string triton_prim(const Inst& inst, DType from, std::span<const std::strin
     if (in_libdevice(inst.prim))
         callee = "libdevice." + std::string(name(inst.prim));
     else if (kTritonPrelude.find("def " + callee + "(") == std::string_view::npos)
-        throw NotSupported("no Triton text for the prim '" + std::string(name(inst.prim)) +
-                           "'");
+        throw NotSupported("no Triton text for the prim '" + std::string(name(inst.prim)) + "'");
     std::string arguments;
-    for (std::size_t i = 0; i < operands.size(); ++i)
-        arguments += (i ? ", " : "") + operands[i];
+    for (std::size_t i = 0; i < operands.size(); ++i) arguments += (i ? ", " : "") + operands[i];
     return callee + "(" + arguments + ")";
 }
 
