@@ -88,11 +88,7 @@ bool changes_nothing(std::string_view name, std::span<PyObject* const> all) {
 }
 
 /// PyTorch's optimizers break around their steps for what TorchDynamo makes of gradient modes.
-bool is_hint_of_optimizers(Frame frame) {
-    PyObject* name = PyDict_GetItemString(frame.globals(), "__name__");
-    return name != nullptr && PyUnicode_Check(name) &&
-           PyUnicode_CompareWithASCIIString(name, "torch.optim.optimizer") == 0;
-}
+bool is_hint_of_optimizers(Frame frame) { return module_of(frame) == "torch.optim.optimizer"; }
 
 }  // namespace
 
@@ -317,6 +313,7 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
     if (self != nullptr) all.push_back(self);
     all.insert(all.end(), arguments.begin(), arguments.end());
     const bool tensors = any_tensor(all);
+    if (self != nullptr && is_lock_of_functools(frame, self)) return Verdict::run;
     const auto run = [&] { return tensors ? carried(frame, event, result) : Verdict::run; };
     if (self != nullptr && PyContextVar_CheckExact(self)) {
         if (c.name.ends_with(".get"))

@@ -31,9 +31,7 @@ PyObject* abandonment() {
 
 /// Whether the code is PyTorch's own.
 bool is_of_torch(Frame frame) {
-    PyObject* name = PyDict_GetItemString(frame.globals(), "__name__");
-    const char* text = name != nullptr && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : nullptr;
-    const std::string_view module = text == nullptr ? "" : text;
+    const std::string_view module = module_of(frame);
     return module == "torch" || module.starts_with("torch.") || module == "contextlib" ||
            module == "functools";
 }

@@ -24,6 +24,17 @@ bool is_in_place(int detail) { return detail >= NB_INPLACE_ADD && detail <= NB_I
 
 }  // namespace
 
+std::string_view module_of(Frame frame) {
+    PyObject* name = PyDict_GetItemString(frame.globals(), "__name__");
+    const char* text = name != nullptr && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : nullptr;
+    return text == nullptr ? "" : text;
+}
+
+bool is_lock_of_functools(Frame frame, PyObject* object) {
+    return std::string_view(Py_TYPE(object)->tp_name) == "_thread.RLock" &&
+           module_of(frame) == "functools";
+}
+
 std::string place_of(Frame frame) {
     PyCodeObject* code = frame.code();
     return std::string(PyUnicode_AsUTF8(code->co_filename)) + ":" + std::to_string(frame.line()) +
@@ -268,6 +279,7 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
             return Verdict::run;
         case Operation::read_attribute:
             if (is_tensor(o[0])) return on_tensor_attribute(frame, event, result);
+            resolve_operator(o[0], event.name);
             world_->read_attribute(o[0], event.name);
             return Verdict::run;
         case Operation::read_item:
@@ -348,6 +360,7 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
                 *result = Py_NewRef(o[0]);
                 return Verdict::handled;
             }
+            if (is_lock_of_functools(frame, o[0])) return Verdict::run;
             PyObject* method = world_->read_class(Py_TYPE(o[0]), enter);
             world_->read_class(Py_TYPE(o[0]), exit);
             if (method != nullptr && !PyFunction_Check(method))
@@ -377,6 +390,30 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
             throw Puzzle("code that is no function");
     }
     return Verdict::run;
+}
+
+/// `torch.ops.library.operator` and its overloads are looked up at their first use and are
+/// attributes from then on: the lookup is no part of the program.
+void Recording::resolve_operator(PyObject* object, PyObject* name) {
+    static PyObject* const operators = PyImport_ImportModule("torch._ops");
+    static const auto kind = [](const char* type) {
+        return operators == nullptr ? nullptr : PyObject_GetAttrString(operators, type);
+    };
+    static PyObject* const kinds[] = {kind("_Ops"), kind("_OpNamespace"), kind("OpOverloadPacket"),
+                                      kind("OpOverload")};
+    if (std::ranges::find(kinds, reinterpret_cast<PyObject*>(Py_TYPE(object))) == std::end(kinds))
+        return;
+    PyObject** dict = _PyObject_GetDictPtr(object);
+    if (dict != nullptr && *dict != nullptr && PyDict_GetItemWithError(*dict, name) != nullptr)
+        return;
+    PyObject* of_class = _PyType_Lookup(Py_TYPE(object), name);
+    if (of_class != nullptr && std::string_view(Py_TYPE(of_class)->tp_name) != "cached_property")
+        return;
+    const Quiet quiet;
+    scope_.reset();
+    // What is no operator raises again when the program reads it.
+    if (const Ref found = Ref::steal(PyObject_GetAttr(object, name)); !found) PyErr_Clear();
+    open_scope();
 }
 
 PyObject* Recording::import_unrecorded(const Event& event) {

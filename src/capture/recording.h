@@ -45,6 +45,12 @@ struct RecordingContext {
 
 /// The line that the frame is at: "file:line in function".
 std::string place_of(Frame frame);
+/// The name of the module whose code the frame runs; "" where it has none. Lives as long as the
+/// frame.
+std::string_view module_of(Frame frame);
+/// Whether `object` is a lock that functools takes for itself, around a value it computes once: the
+/// lock is taken while recording, and no replay computes the value.
+bool is_lock_of_functools(Frame frame, PyObject* object);
 /// The arguments of a call, those in an expanded tuple and dict one by one; reads nothing of them.
 /// `named`: whether some are given by name.
 std::vector<PyObject*> arguments_of(const Event& event, bool* named = nullptr);
@@ -133,6 +139,7 @@ class Recording final : public Observer {
     void on_store(const Event& event);
     /// An import for the first time, with what the module does when it is made: neither observed
     /// nor recorded, as the next call finds it done.
+    void resolve_operator(PyObject* object, PyObject* name);
     PyObject* import_unrecorded(const Event& event);
     // Symbolic numbers (arithmetic.cpp). True: the result is there.
     bool follow_numbers(const Event& event, PyObject** result);

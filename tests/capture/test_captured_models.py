@@ -51,7 +51,7 @@ def test_generate(name):
     compare(model, ingot.compile)
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "vit"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "mixtral", "t5", "vit"])
 def test_no_more_breaks_than_torch_dynamo(name):
     small = SMALL[name]
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import gc
 import threading
 import weakref
@@ -36,6 +37,34 @@ def test_a_function_is_recorded_once():
     counters = check(lambda x: x + 1, (torch.ones(3),), (torch.zeros(3),))
     assert counters["recordings"] == 1 and counters["replays"] == 3
     assert counters["eager_calls"] == 0 and counters["graphs"] == 1
+
+
+def test_what_is_computed_once_breaks_nothing():
+    """The lock of a cached property, and an operator's lookup by name at its first use."""
+
+    class Holder:
+        @functools.cached_property
+        def factor(self):
+            return torch.ops.aten.mul
+
+    torch.ops.aten.__dict__.pop("mul", None)
+    torch.ops.aten.neg.default.__dict__.pop("_handle", None)
+    holder = Holder()
+
+    def program(x):
+        assert torch.ops.aten.neg.default._handle is not None
+        return holder.factor.Tensor(x, torch.ops.aten.neg.default(x))
+
+    f = captured(program)
+    x = torch.arange(3.0)
+    for _ in range(3):
+        assert torch.equal(f(x), x * -x)
+    counters = f.counters()
+    assert counters["breaks"] == 0 and counters["eager_calls"] == 0
+    # Once more, because the property is an attribute from the second call on.
+    assert counters["recordings"] == 2
+    with pytest.raises(AttributeError, match="not_there"):
+        captured(lambda x: torch.ops.aten.not_there(x))(x)
 
 
 def test_recording_and_compiling_are_timed():
