@@ -37,6 +37,5 @@ TEST(ContractionRates, LeavesProductsToTheVendorOnItsOwnProcessors) {
     EXPECT_TRUE(generates(codegen::Maker::Intel, 12, 32, 64));
 }
 
-
 }  // namespace
 }  // namespace ingot

@@ -32,8 +32,11 @@ def program_of(x, weights):
 
 
 def check(program, x, weights):
+    """The result, which is as close to fp64 as twice eager's."""
     (y,) = program(x, *weights)
-    torch.testing.assert_close(y, eager(x, *weights), rtol=1e-4, atol=1e-5)
+    exact = eager(x.double(), *(w.double() for w in weights))
+    error = (y.double() - exact).abs().max()
+    assert error <= 2 * (eager(x, *weights).double() - exact).abs().max()
     return y
 
 
@@ -47,7 +50,8 @@ def test_weights_are_packed_in_the_second_call(weights):
     assert size <= program.frozen_bytes <= 1.1 * size
     check(program, torch.randn(48, 1024), weights)
     assert program.freeze_count == 1
-    torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-6)
+    # The same sums, unless the first call's products were the vendor's.
+    torch.testing.assert_close(first, second, rtol=1e-5, atol=4e-6)
 
 
 def test_few_weights_are_packed_at_once():
