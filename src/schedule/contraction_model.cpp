@@ -115,7 +115,7 @@ TilePlan plan_tile(Expr n, DType accumulate, const VectorTarget& target) {
     tile.lanes = std::max(1, target.vector_bits / 8 / bytes(accumulate));
     tile.vectors = 2;
     // Two vectors of B and, on 16 registers, one, otherwise a few broadcasts of A beside the tile.
-    tile.rows = target.vector_registers >= 32 ? 12 : 6;
+    tile.rows = target.tile_vectors / tile.vectors;
     if (n.is_constant()) {
         // Half vectors where a group has few channels; they run at the same rate on some machines.
         while (tile.lanes > 4 && n.constant() * 2 <= tile.lanes) tile.lanes /= 2;
@@ -147,15 +147,17 @@ std::optional<ContractionPlan> plan_contraction(const Contraction& c,
             pairs.a.form == OperandForm::Runs && pairs.a.step.is(1) && even(pairs.a.run) &&
             pairs.b.form != OperandForm::Computed &&
             (pairs.b.form != OperandForm::Runs || (pairs.b.step.is(1) && even(pairs.b.run)));
+        // The right side's pairs are put together in registers of their own.
+        pairs.tile.rows = std::min(12, pairs.tile.rows);
         if (pairs.pairs) plan = pairs;
     }
     if (plan.b.form == OperandForm::Panels) {
         // The panels exist already: the tile follows them.
         while (plan.tile.lanes > 1 && c.b_panel % plan.tile.lanes != 0) plan.tile.lanes /= 2;
         plan.tile.vectors = c.b_panel / plan.tile.lanes;
-        const int room = target.vector_registers >= 32 ? 24 : 12;
         if (plan.tile.vectors > 4) return std::nullopt;
-        plan.tile.rows = std::min(12, room / plan.tile.vectors);
+        const int sums = plan.pairs ? std::min(24, target.tile_vectors) : target.tile_vectors;
+        plan.tile.rows = plan.tile.vectors == 1 ? 12 : sums / plan.tile.vectors;
     }
     return plan;
 }

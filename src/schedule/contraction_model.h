@@ -27,7 +27,7 @@ struct ContractionRates {
 /// The little that tile sizes depend on; made from the target's description by its owner.
 struct VectorTarget {
     int vector_bits = 512;
-    int vector_registers = 32;
+    int tile_vectors = 24;  // sums that a register tile keeps
     std::int64_t l2_bytes = 1 << 20;
     int cores = 1;
     bool bf16_dot = false;  // instructions that multiply pairs of bf16 into f32

@@ -490,6 +490,7 @@ TEST(Contraction, Convolutions) {
     check_conv({1, 30, 30, 3, 64, 7, 2, 3, 1, 1});
     check_conv({1, 7, 9, 64, 64, 3, 1, 1, 1, 8});
     check_conv({1, 30, 30, 3, 64, 7, 2, 3, 1, 1, false});
+    check_conv({1, 25, 25, 3, 64, 7, 2, 3, 1, 1, false});  // the last tile has one row, at the edge
     check_conv({1, 5, 5, 4, 6, 5, 1, 2, 1, 2, false});
 }
 

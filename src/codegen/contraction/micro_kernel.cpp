@@ -25,6 +25,11 @@ int chains(const TileShape& tile) {
     return n;
 }
 
+/// How many k one turn of the loop takes. Two for a full tile: the loop's own instructions take
+/// ports of the FMAs (2 to 4 % on Intel's processors). More gains nothing, and every copy costs
+/// half a millisecond of compile time.
+int unrolled(const TileShape& tile) { return std::max(2, chains(tile)); }
+
 constexpr std::uint64_t kBlock = kSumBlock;
 
 /// An internal function of the module, or the one of that name it has already.
@@ -170,13 +175,14 @@ class Tile {
     /// accumulators and where B and what is fetched ahead go on behind the last k.
     template <typename Address>
     std::pair<Values, Cursor> over_k(Values acc, Value* count, Cursor start, Address&& address) {
-        const int unroll = chains(shape_);
+        const int unroll = unrolled(shape_);
         push(acc, start);
         auto body = [&](int steps) {
             return [&, steps](Value* k, Values carried) {
                 Cursor at = pop(carried);
                 for (int u = 0; u < steps; ++u) {
-                    step(carried, u, b_.CreateGEP(shape_.element, at.b, times_ldb(u)),
+                    step(carried, u % chains(shape_),
+                         b_.CreateGEP(shape_.element, at.b, times_ldb(u)),
                          [&](int row) { return address(k, u, row); });
                     if (shape_.ahead) at.next = fetch(at.next);
                 }
@@ -185,8 +191,6 @@ class Tile {
                 return carried;
             };
         };
-        // No further unrolling: a full tile's 24 FMAs hide the loop's own three instructions, and
-        // every unrolled copy costs half a millisecond of compile time.
         Value* blocked = b_.CreateAnd(count, b_.getInt64(~static_cast<std::uint64_t>(unroll - 1)));
         acc = emit_loop(b_, "k", b_.getInt64(0), blocked,
                         b_.getInt64(static_cast<std::uint64_t>(unroll)), acc, body(unroll));
@@ -432,9 +436,11 @@ Value* copy_neighbours(llvm::IRBuilder<>& b, llvm::Type* element, const PackedRo
     auto* ptr = b.getPtrTy();
     auto index = [&](std::int64_t v) { return b.getInt64(static_cast<std::uint64_t>(v)); };
     Value* first = b.CreateLoad(ptr, p.entries);
-    // A row of zeros stands elsewhere, so it is no neighbour.
+    // A row of zeros stands elsewhere, so it is no neighbour; one row alone may be of zeros.
+    Value* several =
+        b.CreateAnd(b.CreateICmpNE(p.step, index(1)), b.CreateICmpSGT(p.rows, index(1)));
     Value* alike =
-        emit_loop(b, "near", index(1), p.rows, index(1), {b.CreateICmpNE(p.step, index(1))},
+        emit_loop(b, "near", index(1), p.rows, index(1), {several},
                   [&](Value* row, const Values& carried) {
                       Value* at = b.CreateLoad(ptr, b.CreateGEP(ptr, p.entries, row));
                       Value* near = b.CreateICmpEQ(at, b.CreateGEP(element, first, row));
@@ -480,9 +486,11 @@ llvm::Function* row_packer(llvm::Module& module, llvm::Type* element) {
     Value* zero = f->getArg(6);
     auto index = [&](std::int64_t v) { return b.getInt64(static_cast<std::uint64_t>(v)); };
     auto and_not = [&](Value* v, int low) { return b.CreateAnd(v, index(~std::int64_t{low})); };
-    // Whole blocks of 4 rows by 8 k are transposed in registers, where k are consecutive.
-    Value* blocked_rows =
-        b.CreateSelect(b.CreateICmpEQ(step, index(1)), and_not(rows, 3), index(0));
+    // Blocks of 4 rows by 8 k are transposed in registers, where k are consecutive. The last four
+    // rows may repeat some of the four before.
+    Value* in_blocks =
+        b.CreateAnd(b.CreateICmpEQ(step, index(1)), b.CreateICmpSGE(rows, index(4)));
+    Value* blocked_rows = b.CreateSelect(in_blocks, rows, index(0));
     Value* blocked_k = and_not(count, kLanes - 1);
     emit_loop(b, "segment", index(0), f->getArg(1), [&](Value* segment) {
         Value* entries = b.CreateGEP(ptr, table, b.CreateMul(segment, rows));
@@ -501,7 +509,9 @@ llvm::Function* row_packer(llvm::Module& module, llvm::Type* element) {
                 b.CreateStore(v, b.CreateGEP(element, out, b.CreateAdd(b.CreateMul(k, rows), row)));
             });
         };
-        emit_loop(b, "row", index(0), blocked_rows, index(4), {}, [&](Value* row, const Values&) {
+        emit_loop(b, "row", index(0), blocked_rows, index(4), {}, [&](Value* four, const Values&) {
+            Value* last = b.CreateSub(rows, index(4));
+            Value* row = b.CreateSelect(b.CreateICmpSLT(four, last), four, last);
             Values pointers;
             for (int r = 0; r < 4; ++r)
                 pointers.push_back(
@@ -516,9 +526,9 @@ llvm::Function* row_packer(llvm::Module& module, llvm::Type* element) {
                     Value* to = b.CreateGEP(element, out, b.CreateAdd(b.CreateMul(k, rows), row));
                     for (int n = 0; n < kLanes; ++n) {
                         const int q = 4 * (n / 4);
-                        Value* four = b.CreateShuffleVector(turned[static_cast<std::size_t>(n % 4)],
+                        Value* of_k = b.CreateShuffleVector(turned[static_cast<std::size_t>(n % 4)],
                                                             {q, q + 1, q + 2, q + 3});
-                        b.CreateAlignedStore(four, to, align);
+                        b.CreateAlignedStore(of_k, to, align);
                         to = b.CreateGEP(element, to, rows);
                     }
                     return Values{};
