@@ -125,7 +125,7 @@ struct Compiler::Impl {
 
     Graph optimize(const Graph& graph, const PassContext& context, DebugDump& dump) const;
     Plan plan(const Graph& graph, const ContractionChoice& choice, int cores) const;
-    Plan gpu_plan(const Graph& graph, int processors, bool as_text) const;
+    Plan gpu_plan(const Graph& graph, int processors) const;
     void dump_kernels(const Plan& plan, const DebugDump& dump, bool gpu) const;
     cuda::GpuLoader& gpu_loader(int ordinal);
 
@@ -161,11 +161,10 @@ Plan Compiler::Impl::plan(const Graph& graph, const ContractionChoice& choice, i
     return schedule(graph, options);
 }
 
-Plan Compiler::Impl::gpu_plan(const Graph& graph, int processors, bool as_text) const {
+Plan Compiler::Impl::gpu_plan(const Graph& graph, int processors) const {
     ScheduleOptions options;
     options.gpu = true;
     options.cores = processors;
-    options.sums_while_rows_pass = !as_text;
     return schedule(graph, options);
 }
 
@@ -236,8 +235,8 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
     const Graph optimized = impl_->optimize(graph, context, dump);
     clock.done("passes");
     stop_if_asked();
-    Plan plan = gpu ? impl_->gpu_plan(optimized, kGpuProcessors, options.text_compiler != nullptr)
-                    : impl_->plan(optimized, choice, cores);
+    Plan plan =
+        gpu ? impl_->gpu_plan(optimized, kGpuProcessors) : impl_->plan(optimized, choice, cores);
     clock.done("schedule");
     if (dump.enabled()) {
         dump.level("plan.txt", to_string(plan, false));

@@ -605,8 +605,7 @@ class Fuser {
     bool gathers(const Anchor& a, const Group& group, Match& match,
                  const std::vector<Expr>& gone) const {
         const Node* n = a.reduces ? g_.producer(a.value) : nullptr;
-        if (!options_.gpu || !options_.sums_while_rows_pass) return false;
-        if (n == nullptr || n->prim != Prim::Sum || !group.reduces) return false;
+        if (!options_.gpu || n == nullptr || n->prim != Prim::Sum || !group.reduces) return false;
         if (g_.type(a.value).dtype != DType::F32 || match.vars.size() != group.vars.size())
             return false;
         const Ints& dims = n->attrs.get<Ints>("dims");

@@ -123,6 +123,13 @@ struct Nest {
     bool round_intermediates = true;
 };
 
+/// The outer loops whose points may be taken in any order: all but a run.
+inline std::vector<Loop> parallel_loops(const Nest& nest) {
+    std::vector<Loop> loops = nest.loops;
+    if (!loops.empty() && loops.back().kind == LoopKind::Run) loops.pop_back();
+    return loops;
+}
+
 enum class BufferScope : std::uint8_t { Argument, Scratch };
 
 struct KernelBuffer {

@@ -16,8 +16,6 @@ namespace ingot {
 /// What the scheduler must know about the machine and the stages behind it.
 struct ScheduleOptions {
     bool gpu = false;  // for a GPU; `cores` then counts its multiprocessors
-    /// On a GPU, columns may be added up while rows pass (LoopKind::Run), which has no text form.
-    bool sums_while_rows_pass = true;
     int cores = 2;
     int vector_bytes = 32;               // of the widest vectors code generation uses
     std::int64_t cache_bytes = 1 << 20;  // private cache of one core

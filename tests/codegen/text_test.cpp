@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -166,6 +167,69 @@ TEST(CppText, OutOfRangeIndexSetsTheErrorFlag) {
     index[2] = 10;
     text.entry()(buffers, nullptr, &error);
     EXPECT_NE(error, 0);
+}
+
+// The columns of [6, 4] times the greatest of their row, added up over runs of three rows.
+Kernel sums_over_runs(ExprPool& pool) {
+    Expr first = pool.index("i0", 2), next = pool.index("i1", 3), column = pool.index("j", 4);
+    Expr at = (first * 3 + next) * 4 + column;
+    Kernel k;
+    k.name = "sums";
+    k.buffers = {{DType::F32, 24, BufferScope::Argument, true, false},
+                 {DType::F32, 8, BufferScope::Argument, false, true}};
+    Phase greatest, sums;
+    greatest.loops = sums.loops = {{column, 4, LoopKind::Serial}};
+    greatest.insts = {load(0, at)};
+    greatest.reductions = {{ReduceOp::Max, DType::F32, 0, kNone}};
+    sums.insts = {load(0, at), reduced(0), prim(Prim::Mul, {0, 1})};
+    sums.stores = {{1, first * 4 + column, 2, kNone, StoreMode::Sum}};
+    Nest nest;
+    nest.loops = {{first, 2, LoopKind::Serial}, {next, 3, LoopKind::Run}};
+    nest.phases = {greatest, sums};
+    k.nests = {nest};
+    return k;
+}
+
+TEST(CppText, ARunAddsUp) {
+    ExprPool pool;
+    CompiledText text(sums_over_runs(pool));
+    ASSERT_NE(text.entry(), nullptr);
+    std::vector<float> x(24), sums(8, -1), expected(8, 0);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 7 % 11);
+    for (std::size_t row = 0; row < 6; ++row) {
+        const auto begin = x.begin() + static_cast<std::ptrdiff_t>(row * 4);
+        for (std::size_t c = 0; c < 4; ++c)
+            expected[row / 3 * 4 + c] +=
+                begin[static_cast<std::ptrdiff_t>(c)] * *std::max_element(begin, begin + 4);
+    }
+    void* buffers[] = {x.data(), sums.data()};
+    std::int64_t error = 0;
+    text.entry()(buffers, nullptr, &error);
+    EXPECT_EQ(error, 0);
+    EXPECT_EQ(sums, expected);
+}
+
+TEST(TritonText, ARunIsALoopAroundItsPhases) {
+    ExprPool pool;
+    Kernel k = sums_over_runs(pool);
+    const auto lines_with = [](const std::string& text, const std::string& what) {
+        int count = 0;
+        for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1))
+            ++count;
+        return count;
+    };
+    const TritonText short_rows = to_triton(k, "sums");
+    EXPECT_TRUE(short_rows.functions[0].points.is(2));
+    EXPECT_NE(short_rows.source.find("for runflat in range(0, 3):"), std::string::npos);
+    // The sum stays in a variable and is written behind the loop.
+    EXPECT_NE(short_rows.source.find("\n        sum0 += "), std::string::npos);
+    EXPECT_NE(short_rows.source.find("\n    tl.store(b1 + "), std::string::npos);
+    EXPECT_EQ(lines_with(short_rows.source, "tl.debug_barrier()"), 0);
+    // Rows of two lengths do not: what is there is read again.
+    k.nests[0].phases[0].loops[0].extent = 2;
+    const TritonText in_memory = to_triton(k, "sums");
+    EXPECT_EQ(lines_with(in_memory.source, "& (runflat > 0), other=0)"), 1);
+    EXPECT_EQ(lines_with(in_memory.source, "tl.debug_barrier()"), 2);
 }
 
 TEST(TritonText, ModuleIsPython) {

@@ -69,7 +69,7 @@ def test_without_triton_the_first_call_says_so(
 
 
 def test_every_kernel_has_text_that_is_python(tmp_path: pathlib.Path) -> None:
-    options = _options.resolve(None, {"debug": str(tmp_path), "cache": False, "codegen": "triton"})
+    options = _options.resolve(None, {"debug": str(tmp_path), "cache": False})
     for program in triton_programs.programs():
         with pytest.raises(_ingot.Unsupported, match="NVIDIA driver"):
             triton_programs.compile_for_gpu(*program, options)
@@ -80,6 +80,7 @@ def test_every_kernel_has_text_that_is_python(tmp_path: pathlib.Path) -> None:
         assert not text.startswith("not expressed"), text
         assert '__name__ == "__main__"' in text
         py_compile.compile(str(file), str(tmp_path / "x.pyc"), doraise=True)
+    assert any("runflat" in file.read_text() for file in files)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")

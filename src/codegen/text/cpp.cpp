@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <span>
 
 #include "codegen/text/cpp_prelude.h"
 #include "codegen/text/expr_printer.h"
@@ -231,7 +232,7 @@ class CppPrinter {
     static std::string buffer(std::size_t i) { return "b" + std::to_string(i); }
     std::string index(Expr e) const { return print_expr(e, syntax_); }
 
-    void open_loops(const std::vector<Loop>& loops, bool parallel) {
+    void open_loops(std::span<const Loop> loops, bool parallel) {
         if (parallel && !loops.empty()) {
             std::string collapse =
                 loops.size() > 1 ? " collapse(" + std::to_string(loops.size()) + ")" : "";
@@ -242,7 +243,7 @@ class CppPrinter {
             open("for (int64_t " + v + " = 0; " + v + " < " + index(l.extent) + "; ++" + v + ") {");
         }
     }
-    void close_loops(const std::vector<Loop>& loops) {
+    void close_loops(std::span<const Loop> loops) {
         for (std::size_t i = 0; i < loops.size(); ++i) close();
     }
 
@@ -257,7 +258,11 @@ class CppPrinter {
 
     void print_nest(const Nest& nest) {
         round_ = nest.round_intermediates;
-        open_loops(nest.loops, true);
+        const std::vector<Loop> parallel = parallel_loops(nest);
+        open_loops(parallel, true);
+        const std::span<const Loop> run = std::span(nest.loops).subspan(parallel.size());
+        run_ = run.empty() ? "" : index(run[0].var);
+        open_loops(run, false);
         scratch_buffers();
         for (std::size_t p = 0; p < nest.phases.size(); ++p) {
             const Phase& phase = nest.phases[p];
@@ -477,7 +482,6 @@ class CppPrinter {
             std::string target = buffer(b) + "[" + index(s.offset) + "]";
             std::string guard =
                 s.mask == kNone ? "" : "if (" + prefix + std::to_string(s.mask) + ") ";
-            if (s.mode == StoreMode::Sum) throw NotSupported("sums over a run have no C++ form");
             if (s.mode == StoreMode::AtomicAdd) {
                 if (is_reduced_float(stored)) {
                     line("#pragma omp critical");
@@ -489,6 +493,10 @@ class CppPrinter {
                 }
                 continue;
             }
+            if (s.mode == StoreMode::Sum)
+                value = run_ + " == 0 ? " + value + " : " +
+                        (is_reduced_float(stored) ? "load(" + target + ")" : target) + " + " +
+                        value;
             if (is_reduced_float(stored))
                 value = "store_as<" + storage_type(stored) + ">(" + value + ")";
             line(guard + target + " = " + value + ";");
@@ -496,6 +504,7 @@ class CppPrinter {
     }
 
     const Kernel& kernel_;
+    std::string run_;  // the variable of the nest's run
     ExprSyntax syntax_;
     std::string out_;
     std::size_t indent_ = 0;

@@ -1,7 +1,9 @@
 // The Triton printer. The outer loops become one flat index `x` over programs, the loops of a phase
 // one flat index `r` in blocks of RBLOCK; every value is a block [XBLOCK, 1] or [XBLOCK, RBLOCK].
 // Where a block holds whole rows there is no loop, and what a phase leaves for the next ones stays
-// in variables. A contraction becomes tiles and tl.dot. Linear in the size of the kernel.
+// in variables. A run (LoopKind::Run) is a loop around the phases, and a sum over it stays in a
+// variable too, or is added up in memory. A contraction becomes tiles and tl.dot. Linear in the
+// size of the kernel.
 #include "codegen/text/triton.h"
 
 #include <algorithm>
@@ -13,6 +15,7 @@
 #include "codegen/text/triton_blocks.h"
 #include "codegen/text/triton_prelude.h"
 #include "codegen/text/triton_prims.h"
+#include "codegen/text/triton_reduce.h"
 #include "ir/error.h"
 
 namespace ingot {
@@ -72,7 +75,10 @@ class TritonPrinter {
         round_ = nest.round_intermediates;
         blocks_ = choose_blocks(kernel_, nest);
         integer_ = blocks_.wide ? "tl.int64" : "tl.int32";
-        points_ = points_of(nest.loops);
+        const std::vector<Loop> loops = parallel_loops(nest);
+        points_ = points_of(loops);
+        run_ = loops.size() < nest.loops.size() ? &nest.loops.back() : nullptr;
+        sums_.clear();
         find_kept(nest);
         describe_function(id);
         out_ += "\n\n@triton.jit\n";
@@ -83,13 +89,59 @@ class TritonPrinter {
              ") * XBLOCK + tl.arange(0, XBLOCK)[:, None]");
         line("xmask = xflat < " + index(points_));
         place_scratch();
-        unflatten(nest.loops, "xflat");
+        unflatten(loops, "xflat");
         if (blocks_.whole_rows) line("rflat = tl.arange(0, RBLOCK)[None, :]");
+        if (run_) open_run(nest);
+        const bool waits = reads_what_was_stored(nest);
         for (std::size_t p = 0; p < nest.phases.size(); ++p) {
-            if (p > 0 && reads_what_was_stored(nest)) line("tl.debug_barrier()");
+            if ((p > 0 || run_) && waits) line("tl.debug_barrier()");
             print_phase(nest.phases[p], p);
         }
+        if (run_) close_run(nest);
         --indent_;
+    }
+
+    // --- runs ---
+
+    // One program takes all points of a run, one behind the other.
+    void open_run(const Nest& nest) {
+        if (blocks_.whole_rows)
+            for (const Phase& p : nest.phases)
+                for (const Store& s : p.stores)
+                    if (s.mode == StoreMode::Sum && !p.loops.empty()) {
+                        const std::string name = "sum" + std::to_string(sums_.size());
+                        sums_.emplace(&s, name);
+                        line(name + " = tl.zeros([XBLOCK, RBLOCK], " +
+                             triton_value_type(p.insts[s.value].dtype) + ")");
+                    }
+        line("for runflat in range(0, " + index(run_->extent) + "):");
+        ++indent_;
+        line(index(run_->var) + " = tl.zeros([1, 1], " + integer_ + ") + runflat");
+    }
+    void close_run(const Nest& nest) {
+        --indent_;
+        for (const Phase& p : nest.phases)
+            for (const Store& s : p.stores) {
+                const auto found = sums_.find(&s);
+                if (found == sums_.end()) continue;
+                unflatten(p.loops, "rflat");
+                const auto b = static_cast<std::size_t>(s.buffer);
+                zero_ = "tl.zeros([XBLOCK, RBLOCK], " + integer_ + ")";
+                line("tl.store(" + pointer(b, s.offset) + ", " + found->second +
+                     ", mask=xmask & (rflat < " + index(points_of(p.loops)) + "))");
+            }
+    }
+    void print_sum(const Store& s, const std::string& value, const std::string& mask) {
+        const auto b = static_cast<std::size_t>(s.buffer);
+        if (const auto found = sums_.find(&s); found != sums_.end()) {
+            line(found->second + " += tl.where(" + mask + ", " + value + ", 0)");
+            return;
+        }
+        const std::string at = pointer(b, s.offset);
+        const std::string before =
+            "tl.load(" + at + ", mask=" + mask + " & (runflat > 0), other=0)";
+        line("tl.store(" + at + ", " + before + " + tl.broadcast_to(" + value + ", " + shape_ +
+             "), mask=" + mask + ")");
     }
 
     void describe_function(std::size_t id) {
@@ -120,6 +172,11 @@ class TritonPrinter {
     }
 
     bool reads_what_was_stored(const Nest& nest) const {
+        const auto in_memory = [&](const Store& s) {
+            return s.mode == StoreMode::Sum && !sums_.contains(&s);
+        };
+        for (const Phase& p : nest.phases)
+            if (std::ranges::any_of(p.stores, in_memory)) return true;
         const auto written = [&](const Inst& i) {
             const auto b = static_cast<std::size_t>(i.buffer);
             return i.kind == InstKind::Load && kernel_.buffers[b].written && !in_variables_[b];
@@ -222,43 +279,9 @@ class TritonPrinter {
     static std::string reduction(std::size_t phase, std::size_t r) {
         return "r" + std::to_string(phase) + "_" + std::to_string(r);
     }
-    static bool is_arg(ReduceOp op) { return op == ReduceOp::ArgMax || op == ReduceOp::ArgMin; }
-
-    static std::string initial(const Reduction& r) {
-        bool real = is_float(r.dtype);
-        switch (r.op) {
-            case ReduceOp::Sum:
-            case ReduceOp::Or:
-            case ReduceOp::Xor:
-                return "0";
-            case ReduceOp::Prod:
-                return "1";
-            case ReduceOp::And:
-                return r.dtype == DType::Bool ? "1" : "-1";
-            case ReduceOp::Max:
-            case ReduceOp::ArgMax:
-                return real ? "float('-inf')" : lowest(r.dtype);
-            case ReduceOp::Min:
-            case ReduceOp::ArgMin:
-                return real ? "float('inf')" : highest(r.dtype);
-        }
-        return {};
-    }
-    static std::string lowest(DType t) {
-        if (!is_signed_int(t)) return "0";
-        return t == DType::I64 ? "-9223372036854775808"
-                               : std::to_string(-(std::int64_t{1} << (8 * bytes(t) - 1)));
-    }
-    static std::string highest(DType t) {
-        if (t == DType::Bool) return "1";
-        if (t == DType::I64) return "9223372036854775807";
-        if (t == DType::U64) return "18446744073709551615";
-        return std::to_string((std::int64_t{1} << (8 * bytes(t) - (is_signed_int(t) ? 1 : 0))) - 1);
-    }
-
     void declare(const Reduction& r, const std::string& acc) {
-        line(acc + " = tl.full(" + shape_ + ", " + initial(r) + ", " + triton_value_type(r.dtype) +
-             ")");
+        line(acc + " = tl.full(" + shape_ + ", " + triton_initial(r) + ", " +
+             triton_value_type(r.dtype) + ")");
         if (is_arg(r.op))
             line(acc + "_at = tl.full(" + shape_ + ", 9223372036854775807, tl.int64)");
     }
@@ -274,41 +297,18 @@ class TritonPrinter {
             line(acc + " = tl.where(better, " + v + ", " + acc + ")");
             return;
         }
-        line(acc + " = tl.where(" + mask_ + ", " + combiner(r.op) + "(" + acc + ", " + v + "), " +
-             acc + ")");
-    }
-    static std::string combiner(ReduceOp op) {
-        switch (op) {
-            case ReduceOp::Sum:
-                return "combine_add";
-            case ReduceOp::Prod:
-                return "combine_mul";
-            case ReduceOp::Max:
-                return "p_maximum";
-            case ReduceOp::Min:
-                return "p_minimum";
-            case ReduceOp::And:
-                return "combine_and";
-            case ReduceOp::Or:
-                return "combine_or";
-            case ReduceOp::Xor:
-                return "combine_xor";
-            case ReduceOp::ArgMax:
-                return "combine_argmax";
-            case ReduceOp::ArgMin:
-                return "combine_argmin";
-        }
-        return {};
+        line(acc + " = tl.where(" + mask_ + ", " + triton_combiner(r.op) + "(" + acc + ", " + v +
+             "), " + acc + ")");
     }
     void combine(const Reduction& r, const std::string& acc) {
         if (is_arg(r.op)) {
             line(acc + ", " + acc + "_at = tl.reduce((" + acc + ", " + acc + "_at), 1, " +
-                 combiner(r.op) + ")");
+                 triton_combiner(r.op) + ")");
             line(acc + "_at = " + acc + "_at[:, None]");
             line(acc + " = " + acc + "[:, None]");
             return;
         }
-        line(acc + " = tl.reduce(" + acc + ", 1, " + combiner(r.op) + ")[:, None]");
+        line(acc + " = tl.reduce(" + acc + ", 1, " + triton_combiner(r.op) + ")[:, None]");
     }
 
     void print_insts(const std::vector<Inst>& insts, const std::string& prefix) {
@@ -388,7 +388,10 @@ class TritonPrinter {
                 s.mask == kNone ? mask_ : mask_ + " & " + prefix + std::to_string(s.mask);
             std::string value = prefix + std::to_string(s.value) + ".to(" +
                                 triton_type(kernel_.buffers[b].dtype) + ")";
-            if (s.mode == StoreMode::Sum) throw NotSupported("sums over a run have no Triton form");
+            if (s.mode == StoreMode::Sum) {
+                print_sum(s, value, mask);
+                continue;
+            }
             if (phase_ != nullptr && in_variables_[b]) {
                 const std::string name = prefix + "row" + std::to_string(b);
                 line(name + " = " + value + ".to(" + triton_value_type(kernel_.buffers[b].dtype) +
@@ -565,8 +568,10 @@ class TritonPrinter {
     bool round_ = true;
     TritonBlocks blocks_;
     std::string integer_;  // the type of indices
-    Expr points_;
-    std::vector<bool> in_variables_;  // by buffer: a scratch row that needs no memory
+    Expr points_;          // without the run's
+    const Loop* run_ = nullptr;
+    std::map<const Store*, std::string> sums_;  // over the run, in variables
+    std::vector<bool> in_variables_;            // by buffer: a scratch row that needs no memory
     std::optional<Expr> row_variable_;
     std::map<std::pair<std::size_t, std::string>, std::string> kept_;  // by buffer and offset
     const Phase* phase_ = nullptr;

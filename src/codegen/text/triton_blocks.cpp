@@ -40,7 +40,8 @@ bool is_narrow(const Kernel& kernel, const Nest& nest) {
 
 /// Whether the phases' loops step over what neighbouring outer points read side by side.
 bool walks_columns(const Nest& nest) {
-    if (nest.loops.empty()) return false;
+    const std::vector<Loop> loops = parallel_loops(nest);
+    if (loops.empty()) return false;
     const auto steps_by_one = [](Expr offset, Expr var) {
         const auto form = linear_in(offset, var);
         return form && form->stride.is(1);
@@ -51,7 +52,7 @@ bool walks_columns(const Nest& nest) {
         for (const Inst& i : p.insts) {
             if (i.kind != InstKind::Load) continue;
             if (steps_by_one(i.offset, p.loops.back().var)) return false;
-            across = across || steps_by_one(i.offset, nest.loops.back().var);
+            across = across || steps_by_one(i.offset, loops.back().var);
         }
     }
     return across;
@@ -83,7 +84,7 @@ TritonBlocks choose_blocks(const Kernel& kernel, const Nest& nest) {
         row = n.constant();
         longest = std::max(longest, row);
     }
-    const Expr points = points_of(nest.loops);
+    const Expr points = points_of(parallel_loops(nest));
     if (!known) {
         b.r = kBlock;
     } else if (longest > 0 && walks_columns(nest)) {
