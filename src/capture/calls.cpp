@@ -153,8 +153,9 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
         case Mark::Wide:
             if (arguments.size() != 1 || !is_tensor(arguments[0])) break;
             read_arguments(arguments, 4);
+            recorder_->clear_failure();
             *result = PyObject_CallMethod(arguments[0], "double", nullptr);
-            return *result == nullptr ? Verdict::raise : Verdict::handled;
+            return carried_out(event, result);
         case Mark::Allow:
         case Mark::Constant:
             read_arguments(arguments, 4);
@@ -359,10 +360,10 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
                 return on_custom_function(
                     event, PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr,
                     all, result);
-            if ((*result = update_scaled_by_tensor(event, c.name, all)) != nullptr)
-                return Verdict::handled;
-            if (PyErr_Occurred()) return Verdict::raise;
-            return carried(frame, event, result);
+            recorder_->clear_failure();
+            *result = update_scaled_by_tensor(event, c.name, all);
+            return *result != nullptr || PyErr_Occurred() ? carried_out(event, result)
+                                                          : carried(frame, event, result);
         case CallKind::Pure:
             if (tensors && needs_data(c.name))
                 throw Puzzle("the data of a tensor (" + c.name + ")");

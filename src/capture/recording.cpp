@@ -568,6 +568,10 @@ Verdict Recording::carried(Frame frame, const Event& event, PyObject** result) {
         Observed observed;
         *result = perform(event);
     }
+    return carried_out(event, result);
+}
+
+Verdict Recording::carried_out(const Event& event, PyObject** result) {
     if (over_) {  // a break in Python code that the call led to
         return *result != nullptr ? finish_result(event, result) : Verdict::raise;
     }

@@ -170,6 +170,8 @@ class Recording final : public Observer {
     SizeHistory& history() { return context_.tree->histories[list_.get()]; }
     /// Carries the event out under the recorder; a failure of the recorder is a break.
     Verdict carried(Frame frame, const Event& event, PyObject** result);
+    /// The verdict on what an event carried out under the recorder has given, or raised.
+    Verdict carried_out(const Event& event, PyObject** result);
     /// Ends the segment, carries the event out for real, begins the next segment.
     Verdict break_at(Frame frame, const Event& event, const std::string& reason, PyObject** result);
     /// Ends the segment and the recording: CPython goes on, at replays with rebuilt frames.

@@ -84,7 +84,6 @@ def test_steps(kind: str, form: str, change: bool) -> None:
     assert graphs[-1] == graphs[2], graphs
 
 
-@pytest.mark.xfail(strict=True, reason="what the recorder refuses reaches the caller")
 def test_steps_that_are_counted_on_the_processor() -> None:
     """Two devices are no program: right all the same."""
 

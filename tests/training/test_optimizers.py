@@ -160,6 +160,24 @@ def test_a_rate_that_changes_is_an_input(name: str, foreach: bool):
         torch.testing.assert_close(a, b)
 
 
+def test_counts_that_no_program_takes_are_eagers():
+    """What the recorder refuses is no error of the step."""
+
+    def steps(wrap: Callable) -> list[torch.Tensor]:
+        params = parameters()
+        optimizer = torch.optim.AdamW(params, lr=0.01, foreach=False)
+        run(optimizer, params, optimizer.step, range(1))
+        for p in params:
+            count = optimizer.state[p]["step"]
+            optimizer.state[p]["step"] = torch._neg_view(-count)
+        run(optimizer, params, wrap(optimizer.step), range(1, 4))
+        assert all(s["step"] == 4 for s in optimizer.state.values())
+        return [p.detach() for p in params]
+
+    for a, b in zip(steps(ingot.compile), steps(lambda f: f), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_state_moves_between_eager_and_compiled():
     kind, settings = OPTIMIZERS["adam"]
     first, second = parameters(), parameters()
