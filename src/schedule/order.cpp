@@ -86,25 +86,14 @@ class Orderer {
 
     // --- writes of inputs ---
 
-    // The groups that may read the memory of `v`; calls may hand over views of their operands.
-    void add_readers(ValueId v, std::vector<std::uint32_t>& into) const {
-        for (std::uint32_t r : readers_[v]) {
-            if (std::find(into.begin(), into.end(), r) != into.end()) continue;
-            into.push_back(r);
-            const Group& group = f_.groups[r];
-            if (!group.is_extern || g_.node(group.node).prim != Prim::ExternCall) continue;
-            for (ValueId result : makes_[r]) add_readers(result, into);
-        }
-    }
-
     void keep_old_contents() {
         copied_.assign(g_.values().size(), false);
         for (std::uint32_t i = 0; i < count_; ++i)
             for (ValueId v : makes_[i]) {
                 const ValueId input = layouts_.written_input(v);
                 if (input == kNone) continue;
-                std::vector<std::uint32_t> before;
-                add_readers(input, before);
+                // No more than these: what a call gives has memory of its own.
+                const std::vector<std::uint32_t>& before = readers_[input];
                 for (std::uint32_t r : before)
                     if (r != i) add_edge(r, i);
                 // Whoever makes the new contents then may make them in place.

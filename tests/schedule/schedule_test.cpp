@@ -141,5 +141,20 @@ TEST(Schedule, AWriteWaitsForThoseWhoReadTheOldContents) {
     EXPECT_TRUE(plan.arena_bytes.is(64 * 64 * 4)) << to_string(plan);
 }
 
+TEST(Schedule, ACallGivesTwoInputsNewContents) {
+    Graph g;
+    ValueId p = input(g, {64, 64}), q = input(g, {8});
+    const NodeId call = g.add_with_types(
+        Prim::ExternCall, {p, q},
+        {{"callee", std::string("update")}, {"index", std::int64_t{0}}, {"pure", true}},
+        {g.type(p), g.type(q)});
+    const std::vector<ValueId> after = g.node(call).results;
+    g.add_output(after[0], contiguous_strides(g.type(p).sizes), 0);
+    g.add_output(after[1], contiguous_strides(g.type(q).sizes), 1);
+    Plan plan = schedule(g);
+    ASSERT_EQ(plan.steps.size(), 3u) << to_string(plan);
+    EXPECT_TRUE(std::holds_alternative<ExternStep>(plan.steps[0])) << to_string(plan);
+}
+
 }  // namespace
 }  // namespace ingot
