@@ -12,6 +12,7 @@
 #include "fuzz/random_graph.h"
 #include "ir/parse.h"
 #include "passes/pipeline.h"
+#include "schedule/plan_text.h"
 #include "schedule/schedule.h"
 
 namespace ingot::codegen {
@@ -73,6 +74,31 @@ TEST(Nvptx, SoftmaxIsOneKernelWithABlockPerRow) {
     EXPECT_NE(ptx.text.find("bar.sync"), std::string::npos);
     if (!have_ptxas()) GTEST_SKIP() << "ptxas is not installed";
     EXPECT_EQ(assemble(ptx.text), "");
+}
+
+constexpr const char* kCopies = R"(graph(%0 "x": bf16[512, 4104], %1 "y": bf16[512, 4097],
+    %2 "z": bf16[2, 256, 4099]) {
+  %3: bf16[512, 4097] = slice(%0) {starts=(0, 0), ends=(512, 4097), steps=(1, 1)}
+  %4: bf16[512, 4104] = pad(%1) {low=(0, 0), high=(0, 7), value=0.0}
+  %5: bf16[512, 4099] = reshape(%2) {sizes=(512, 4099)}
+  %6: bf16[512, 4104] = pad(%5) {low=(0, 0), high=(0, 5), value=0.0}
+  return %3, %4, %6
+}
+)";
+
+TEST(Nvptx, RowsAtOddPlacesAreCopiedSixteenBytesAtATime) {
+    ScheduleOptions options;
+    options.gpu = true;
+    const Plan plan = schedule(run_passes(parse_graph(kCopies), PassContext{}), options);
+    ASSERT_EQ(plan.kernels.size(), 3u) << to_string(plan);
+    for (const Kernel& k : plan.kernels) {
+        const Ptx ptx = ptx_of(k);
+        EXPECT_NE(ptx.text.find("ld.global.v4.u32"), std::string::npos) << ptx.text;
+        EXPECT_NE(ptx.text.find("st.global.v4.u32"), std::string::npos);
+        if (have_ptxas()) {
+            EXPECT_EQ(assemble(ptx.text), "");
+        }
+    }
 }
 
 TEST(Nvptx, LibraryFunctionsAreRefused) {

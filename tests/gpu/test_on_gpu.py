@@ -81,6 +81,24 @@ def test_sums_of_channels() -> None:
         check(lambda x: x.var((0, 2, 3)), y)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.uint8])
+@pytest.mark.parametrize("shape", [(600, 8193, 8200), (1100, 4099, 4104), (64, 100_003, 100_010)])
+def test_copies_of_rows_at_odd_places(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    rows, columns, wide = shape
+    x = torch.randint(0, 100, (rows, wide), device="cuda").to(dtype)
+    y = x[:, :columns].contiguous()
+
+    def function(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        filled = functional.pad(y, (0, wide - columns))
+        again = functional.pad(z.reshape(rows, columns), (0, 5))
+        return x[:, :columns].contiguous(), filled, x[1:, 3:-2].contiguous(), again
+
+    inputs = (x, y, y.view(2, rows // 2, columns))
+    compiled = ingot.compile(function, options=STRICT)
+    for result, want in zip(compiled(*inputs), function(*inputs), strict=True):
+        assert torch.equal(result, want)
+
+
 def test_copies_that_turn_a_matrix() -> None:
     for shape in ((1024, 2112), (777, 3001), (50257, 64)):
         check(lambda x: x.t().contiguous() + 1, torch.randn(shape, device="cuda"))

@@ -12,6 +12,7 @@
 
 #include "codegen/llvm/emit_body.h"
 #include "codegen/llvm/emit_reduce.h"
+#include "codegen/llvm/emit_row_copy.h"
 #include "codegen/llvm/gpu_mapping.h"
 #include "codegen/llvm/gpu_reduce.h"
 #include "codegen/llvm/quick_forms.h"
@@ -24,6 +25,7 @@ namespace {
 constexpr unsigned kShared = 3, kGlobal = 1;  // address spaces
 constexpr std::int64_t kSharedBytes = 96 << 10;
 constexpr unsigned kThreadsOfRuns = 1024, kThreadsOfPieces = 768;  // of a multiprocessor, at least
+constexpr unsigned kChunks = 4;                 // of rows copied at odd places, of a thread at once
 constexpr unsigned kMostAhead = 8;              // accesses that later phases ask for early
 constexpr std::uint64_t kBufferAlignment = 16;  // of every buffer: programs see to it
 
@@ -52,6 +54,12 @@ class GpuNestEmitter {
         launch_.points = extent_of(outer_);
         launch_.threads = map_.threads;
         launch_.points_per_block = map_.groups() * (map_.rows ? 1 : map_.lanes) * map_.copies;
+        if (map_.rows || map_.lanes > 1) return;
+        copy_ = find_row_copy(kernel, nest_);
+        if (!copy_) return;
+        outer_.pop_back();
+        launch_.points = extent_of(outer_) * Expr(copy_->chunks());
+        launch_.points_per_block = map_.threads * kChunks;
     }
 
     GpuLaunch run() {
@@ -71,6 +79,11 @@ class GpuNestEmitter {
             lane_ = map_.group == 1 ? b_.getInt64(0) : b_.CreateURem(thread_, number(map_.group));
             first = b_.CreateAdd(b_.CreateMul(block, groups), own);
             step = b_.CreateMul(blocks, groups);
+        }
+        if (copy_) {
+            copy_rows(block, blocks, points);
+            b_.CreateRetVoid();
+            return launch_;
         }
         const unsigned at_once = map_.rows ? 1 : map_.lanes;
         if (map_.copies > 1) {
@@ -105,6 +118,36 @@ class GpuNestEmitter {
         for (std::size_t p = 0; p < nest_.phases.size(); ++p) results_.push_back(emit_phase(p));
         // The next point overwrites what this one keeps in shared memory.
         if (map_.rows) barrier();
+    }
+
+    // Neighbouring threads take neighbouring chunks of rows; a thread has several, a block's width
+    // apart, and beyond the last one that one again.
+    void copy_rows(IrValue block, IrValue blocks, IrValue points) {
+        IrValue width = number(map_.threads * kChunks);
+        IrValue first = b_.CreateAdd(b_.CreateMul(block, width), thread_);
+        IrValue last = b_.CreateSub(points, b_.getInt64(1));
+        const bool small = launch_.points.range().hi < (std::int64_t{1} << 31);
+        llvm::Type* type = small ? b_.getInt32Ty() : b_.getInt64Ty();
+        IrValue chunks = llvm::ConstantInt::get(type, static_cast<std::uint64_t>(copy_->chunks()));
+        const auto pointer = [&](std::int32_t buffer) {
+            return buffers_[static_cast<std::size_t>(buffer)].pointer;
+        };
+        stride_loop("chunk", first, points, b_.CreateMul(blocks, width), [&](IrValue begin) {
+            RowCopier copier(b_, *copy_, pointer(copy_->load->buffer),
+                             pointer(copy_->store->buffer));
+            for (unsigned k = 0; k < kChunks; ++k) {
+                IrValue at = b_.CreateAdd(begin, number(k * map_.threads));
+                at = b_.CreateSelect(b_.CreateICmpSLT(at, last), at, last);
+                at = b_.CreateTrunc(at, type);
+                index_.enter_scope();
+                bind_flat(outer_, b_.CreateZExt(b_.CreateUDiv(at, chunks), b_.getInt64Ty()));
+                index_.bind(copy_->along, b_.getInt64(0));
+                copier.load(index_.scalar(copy_->load->offset), index_.scalar(copy_->store->offset),
+                            b_.CreateZExt(b_.CreateURem(at, chunks), b_.getInt64Ty()));
+                index_.leave_scope();
+            }
+            copier.store();
+        });
     }
 
     // The points of a run, each after the one before; what adds up over them stays in registers.
@@ -736,6 +779,7 @@ class GpuNestEmitter {
     const Nest nest_;
     std::vector<Loop> outer_;  // without the run
     std::optional<Loop> run_;
+    std::optional<RowCopy> copy_;
     llvm::IRBuilder<> b_;
     EmitContext context_;
     IndexEmitter index_;

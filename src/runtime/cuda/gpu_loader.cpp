@@ -12,7 +12,7 @@
 namespace ingot::runtime::cuda {
 namespace {
 
-constexpr std::string_view kVersion = "ingot gpu kernels 4";
+constexpr std::string_view kVersion = "ingot gpu kernels 5";
 constexpr std::string_view kTextVersion = "triton text 2";
 constexpr std::string_view kLaunches = "/launches", kRefusal = "/refusal";
 
