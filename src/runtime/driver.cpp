@@ -125,7 +125,7 @@ struct Compiler::Impl {
 
     Graph optimize(const Graph& graph, const PassContext& context, DebugDump& dump) const;
     Plan plan(const Graph& graph, const ContractionChoice& choice, int cores) const;
-    Plan gpu_plan(const Graph& graph, int processors) const;
+    Plan gpu_plan(const Graph& graph, int processors, bool as_text) const;
     void dump_kernels(const Plan& plan, const DebugDump& dump, bool gpu) const;
     cuda::GpuLoader& gpu_loader(int ordinal);
 
@@ -161,9 +161,10 @@ Plan Compiler::Impl::plan(const Graph& graph, const ContractionChoice& choice, i
     return schedule(graph, options);
 }
 
-Plan Compiler::Impl::gpu_plan(const Graph& graph, int processors) const {
+Plan Compiler::Impl::gpu_plan(const Graph& graph, int processors, bool as_text) const {
     ScheduleOptions options;
     options.gpu = true;
+    options.batch = !as_text;
     options.cores = processors;
     return schedule(graph, options);
 }
@@ -235,8 +236,8 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
     const Graph optimized = impl_->optimize(graph, context, dump);
     clock.done("passes");
     stop_if_asked();
-    Plan plan =
-        gpu ? impl_->gpu_plan(optimized, kGpuProcessors) : impl_->plan(optimized, choice, cores);
+    Plan plan = gpu ? impl_->gpu_plan(optimized, kGpuProcessors, options.text_compiler != nullptr)
+                    : impl_->plan(optimized, choice, cores);
     clock.done("schedule");
     if (dump.enabled()) {
         dump.level("plan.txt", to_string(plan, false));

@@ -112,12 +112,10 @@ void Instance::adopt_extern_outputs(const Plan& plan) {
         if (const auto* call = std::get_if<ExternStep>(&step))
             for (std::int32_t b : call->outputs) ++writers[b];
         if (const auto* kernel = std::get_if<KernelStep>(&step))
-            for (std::size_t i = 0, a = 0; i < kernels[kernel->kernel].buffers.size(); ++i) {
-                const KernelBuffer& k = kernels[kernel->kernel].buffers[i];
-                if (k.scope != BufferScope::Argument) continue;
-                if (k.written) ++writers[kernel->buffers[a]];
-                ++a;
-            }
+            for_each_argument(kernels[kernel->kernel], *kernel,
+                              [&](const KernelBuffer& k, std::int32_t b) {
+                                  if (k.written) ++writers[b];
+                              });
     }
     for (const Step& step : plan.steps) {
         const auto* call = std::get_if<ExternStep>(&step);
@@ -202,6 +200,7 @@ void Instance::add_kernel(const Plan& plan, const KernelStep& step, const Symbol
             l.argument_count = static_cast<std::uint32_t>(step.buffers.size());
             l.sizes = sizes;
             l.size_count = static_cast<std::uint32_t>(step.sizes.size());
+            l.instances = static_cast<unsigned>(kernel.instances);
             add_gpu_launch(launch, l, by_kernel, into);
             continue;
         }
@@ -363,12 +362,9 @@ void Instance::find_spoiled(const Plan& plan) {
     std::vector<bool> written(buffers_.size(), false);
     for (std::size_t s = 0; s < end; ++s) {
         if (const auto* step = std::get_if<KernelStep>(&plan.steps[s])) {
-            std::size_t argument = 0;
-            for (const KernelBuffer& b : kernel_of(*step).buffers) {
-                if (b.scope != BufferScope::Argument) continue;
-                if (b.written) written[root(step->buffers[argument])] = true;
-                ++argument;
-            }
+            for_each_argument(kernel_of(*step), *step, [&](const KernelBuffer& k, std::int32_t b) {
+                if (k.written) written[root(b)] = true;
+            });
         } else {
             for (std::int32_t b : std::get<ExternStep>(plan.steps[s]).outputs)
                 written[root(b)] = true;

@@ -49,7 +49,9 @@ Context::Context(const Instance& instance)
     parameters_.resize(instance.parameter_count_);
     for (const Instance::LaunchStep& l : instance.launches_) {
         void** p = parameters_.data() + l.parameters;
-        for (std::uint32_t i = 0; i < l.argument_count; ++i) *p++ = &arguments_[l.arguments + i];
+        // Those of several instances are one parameter.
+        const std::uint32_t pointers = l.instances > 1 ? 1 : l.argument_count;
+        for (std::uint32_t i = 0; i < pointers; ++i) *p++ = &arguments_[l.arguments + i];
         for (std::uint32_t i = 0; i < l.size_count; ++i)
             *p++ = const_cast<std::int64_t*>(&instance.sizes_[l.sizes + i]);
         *p++ = const_cast<void**>(&instance.error_parameter_);
@@ -60,9 +62,18 @@ Context::Context(const Instance& instance)
 }
 
 void Context::take_arena(const DeviceHost& device) {
-    if (instance_.arena_bytes_ == 0) return;
+    if (instance_.arena_bytes_ == 0 || lent_) return;
     device_arena_ = device.allocate(static_cast<std::size_t>(instance_.arena_bytes_));
-    auto* base = static_cast<std::byte*>(device_arena_.data());
+    place_device_arena(device_arena_.data());
+}
+
+void Context::lend_arena(void* memory) {
+    lent_ = true;
+    place_device_arena(memory);
+}
+
+void Context::place_device_arena(void* memory) {
+    auto* base = static_cast<std::byte*>(memory);
     if (base == arena_base_) return;
     arena_base_ = base;
     for (std::int32_t b : instance_.arena_buffers_) patch(b, base + instance_.buffers_[b].offset);
@@ -139,6 +150,7 @@ void Instance::give_back(std::unique_ptr<Context> context, SharedArena* arena) c
     if (arena != nullptr && arena_bytes_ != 0) arena->give_back(std::move(context->arena_));
     for (auto& owner : context->owners_) owner.reset();
     context->device_arena_ = {};
+    context->lent_ = false;
     context->device_scratch_ = {};
     std::lock_guard lock(mutex_);
     if (pool_.size() < kPooledContexts) pool_.push_back(std::move(context));
@@ -175,7 +187,7 @@ void Instance::run_gpu_steps(const std::vector<StepRef>& steps, Context& context
             run_extern(externs_[step.index], context);
         } else {
             const LaunchStep& l = launches_[step.index];
-            gpu_->launch(l.gpu_function, l.blocks, l.threads, l.shared, stream,
+            gpu_->launch(l.gpu_function, l.blocks, l.instances, l.threads, l.shared, stream,
                          context.parameters_.data() + l.parameters);
         }
         for (std::int32_t b : step.drops) context.owners_[b].reset();

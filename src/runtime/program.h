@@ -100,6 +100,9 @@ class Context {
     void set_input(std::size_t input, void* data);
     void set_output(std::size_t output, void* data);
     void* pointer(std::int32_t buffer) const { return table_[buffer]; }
+    /// On a GPU: works in `memory`, which must be as big as the instance's arena, until the lease
+    /// ends.
+    void lend_arena(void* memory);
     /// The owner of an extern call's result; moves it out.
     std::shared_ptr<void> take_owner(std::int32_t buffer);
     std::int64_t error() const { return error_; }
@@ -112,6 +115,7 @@ class Context {
     void patch(std::int32_t buffer, void* data);
     void ensure_scratch(int threads);
     void take_arena(const DeviceHost& device);
+    void place_device_arena(void* memory);
     void take_scratch(const DeviceHost& device);
     /// Works in `arena` from now on, which must be as big as the instance's.
     void set_arena(Block arena);
@@ -130,6 +134,7 @@ class Context {
     // On a GPU: memory of the call under way, the parameters of all launches (pointers to
     // arguments_, sizes and the error word).
     DeviceMemory device_arena_, device_scratch_;
+    bool lent_ = false;            // the arena is somebody else's
     void* gpu_scratch_ = nullptr;  // where device_scratch_ lies
     std::vector<void*> parameters_;
 };
@@ -209,7 +214,7 @@ class Instance {
         std::uint32_t sizes;                      // first position in sizes_
         std::int64_t work, grain, scratch_bytes;
         cuda::Handle gpu_function = nullptr;
-        unsigned blocks = 0, threads = 0, shared = 0;
+        unsigned blocks = 0, instances = 1, threads = 0, shared = 0;
         std::uint32_t parameters = 0;  // first position in Context::parameters_
         std::uint32_t size_count = 0;
     };

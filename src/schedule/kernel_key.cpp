@@ -75,6 +75,7 @@ class Writer {
             expr(b.elements);
         }
         for (Expr s : k.sizes) expr(s);
+        number(k.instances);
         for (const Nest& n : k.nests) {
             loops(n.loops);
             number(n.round_intermediates ? 1 : 0);

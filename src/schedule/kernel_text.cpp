@@ -54,6 +54,7 @@ class KernelPrinter {
     std::string print() {
         line(0, "kernel " + write_quoted(kernel_.name) + " {");
         if (!kernel_.sizes.empty()) sizes();
+        if (kernel_.instances > 1) line(1, "instances " + std::to_string(kernel_.instances));
         for (std::size_t i = 0; i < kernel_.buffers.size(); ++i) buffer(i);
         for (const Nest& n : kernel_.nests) nest(n);
         if (kernel_.contraction) contraction(*kernel_.contraction);
@@ -202,6 +203,7 @@ class KernelParser {
         if (in_.accept("sizes")) do
                 k.sizes.push_back(size());
             while (in_.accept(","));
+        if (in_.accept("instances")) k.instances = static_cast<int>(in_.integer());
         while (in_.accept("buffer")) k.buffers.push_back(buffer(k.buffers.size()));
         while (in_.accept("nest")) k.nests.push_back(nest());
         if (in_.accept("contraction"))

@@ -162,6 +162,9 @@ struct Kernel {
     std::vector<Expr> sizes;  // symbols passed at run time, in this order
     std::vector<Nest> nests;
     std::shared_ptr<const Contraction> contraction;  // instead of nests
+    /// On a GPU one launch may do the same with several sets of buffers, each as `buffers` says;
+    /// they follow one another among the arguments.
+    int instances = 1;
 };
 
 /// The kernel as text: complete and deterministic (names of symbols are canonical), the key of

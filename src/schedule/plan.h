@@ -39,7 +39,7 @@ struct Buffer {
 
 struct KernelStep {
     std::int32_t kernel;                // into Plan::kernels
-    std::vector<std::int32_t> buffers;  // the kernel's Argument buffers in order
+    std::vector<std::int32_t> buffers;  // the kernel's Argument buffers in order, by instance
     std::vector<Expr> sizes;            // the values of Kernel::sizes
 };
 
@@ -58,6 +58,15 @@ struct ExternStep {
 };
 
 using Step = std::variant<KernelStep, ExternStep>;
+
+/// use(what the kernel says of the buffer, which buffer of the plan) for each of the step's.
+template <class Use>
+void for_each_argument(const Kernel& kernel, const KernelStep& step, const Use& use) {
+    std::size_t argument = 0;
+    while (argument < step.buffers.size())
+        for (const KernelBuffer& b : kernel.buffers)
+            if (b.scope == BufferScope::Argument) use(b, step.buffers[argument++]);
+}
 
 struct Plan {
     std::shared_ptr<ExprPool> pool;

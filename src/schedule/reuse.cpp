@@ -165,6 +165,7 @@ std::vector<std::pair<std::int32_t, std::int32_t>> shareable(const Plan& plan,
                                                              const KernelStep& step) {
     const Kernel& kernel = plan.kernels[static_cast<std::size_t>(step.kernel)];
     std::vector<std::pair<std::int32_t, std::int32_t>> pairs;
+    if (kernel.instances > 1) return pairs;
     auto count = static_cast<std::int32_t>(step.buffers.size());
     auto at = [&](std::int32_t i) { return step.buffers[static_cast<std::size_t>(i)]; };
     for (std::int32_t in = 0; in < count; ++in)

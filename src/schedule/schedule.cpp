@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "schedule/batch.h"
 #include "schedule/contract.h"
 #include "schedule/emit.h"
 #include "schedule/index.h"
@@ -48,6 +49,7 @@ class Scheduler {
         }
         for (const Output& o : g_.outputs()) plan_.output_buffers.push_back(buffer(o.value));
         write_inputs_directly(plan_);
+        if (options_.batch) batch_launches(plan_);
         plan_memory(plan_);
         return std::move(plan_);
     }

@@ -15,7 +15,8 @@ namespace ingot {
 
 /// What the scheduler must know about the machine and the stages behind it.
 struct ScheduleOptions {
-    bool gpu = false;  // for a GPU; `cores` then counts its multiprocessors
+    bool gpu = false;    // for a GPU; `cores` then counts its multiprocessors
+    bool batch = false;  // one launch where several do the same; only what becomes PTX can
     int cores = 2;
     int vector_bytes = 32;               // of the widest vectors code generation uses
     std::int64_t cache_bytes = 1 << 20;  // private cache of one core

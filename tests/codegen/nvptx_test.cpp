@@ -76,6 +76,20 @@ TEST(Nvptx, SoftmaxIsOneKernelWithABlockPerRow) {
     EXPECT_EQ(assemble(ptx.text), "");
 }
 
+TEST(Nvptx, ALaunchMayServeSeveralSetsOfBuffers) {
+    Plan plan = plan_of(parse_graph(kSoftmax));
+    Kernel kernel = plan.kernels[0];
+    kernel.instances = 12;
+    const Ptx ptx = ptx_of(kernel);
+    // Their addresses are one parameter, in which a block finds its own.
+    EXPECT_NE(ptx.text.find("param_0[192]"), std::string::npos) << ptx.text.substr(0, 800);
+    EXPECT_NE(ptx.text.find("%ctaid.y"), std::string::npos);
+    EXPECT_NE(ptx.text.find("ld.global"), std::string::npos);
+    EXPECT_EQ(ptx.text.find("ld.local"), std::string::npos);
+    if (!have_ptxas()) GTEST_SKIP() << "ptxas is not installed";
+    EXPECT_EQ(assemble(ptx.text), "");
+}
+
 constexpr const char* kCopies = R"(graph(%0 "x": bf16[512, 4104], %1 "y": bf16[512, 4097],
     %2 "z": bf16[2, 256, 4099]) {
   %3: bf16[512, 4097] = slice(%0) {starts=(0, 0), ends=(512, 4097), steps=(1, 1)}

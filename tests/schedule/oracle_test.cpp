@@ -2,6 +2,7 @@
 // outer points.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "ir/parse.h"
@@ -402,6 +403,43 @@ TEST(ScheduleOracle, ConcatOfComputedParts) {
     output(g, g.emit(Prim::Sum, {g.emit(Prim::Neg, {c})}, {{"dims", Ints{1}}}));
     output(g, g.emit(Prim::Matmul, {c, input(g, {10, 4})}));
     verify(g);
+}
+
+// Sums of one shape whose results nobody waits for, between products that wait for each other, and
+// updates of parameters of two shapes.
+Graph sums_and_updates() {
+    Graph g;
+    std::vector<ValueId> parameters;
+    for (int i = 0; i < 3; ++i)
+        for (const Sizes& sizes : {Sizes{40, 40}, Sizes{40}}) parameters.push_back(input(g, sizes));
+    ValueId x = input(g, {40, 40});
+    std::vector<ValueId> gradients;
+    for (int i = 0; i < 3; ++i) {
+        x = g.emit(Prim::Matmul, {x, parameters[static_cast<std::size_t>(2 * i)]});
+        gradients.push_back(x);
+        gradients.push_back(g.emit(Prim::Sum, {g.emit(Prim::Tanh, {x})}, {{"dims", Ints{0}}}));
+    }
+    output(g, x);
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+        g.add_output(g.emit(Prim::Sub, {parameters[i], gradients[i]}),
+                     contiguous_strides(g.type(parameters[i]).sizes), static_cast<std::int32_t>(i));
+    return g;
+}
+
+TEST(ScheduleOracle, LaunchesOfOneKernelAreOne) {
+    ScheduleOptions options;
+    options.gpu = true;
+    const Plan apart = verify(sums_and_updates(), 1, 5, options);
+    options.batch = true;
+    const Plan batched = verify(sums_and_updates(), 1, 5, options);
+    const auto kernels = [](const Plan& plan) {
+        return std::ranges::count_if(
+            plan.steps, [](const Step& s) { return std::holds_alternative<KernelStep>(s); });
+    };
+    EXPECT_LT(kernels(batched), kernels(apart)) << to_string(batched);
+    EXPECT_TRUE(std::ranges::any_of(batched.kernels, [](const Kernel& k) {
+        return k.instances == 3 && to_string(k).find("instances 3") != std::string::npos;
+    })) << to_string(batched);
 }
 
 }  // namespace

@@ -93,7 +93,11 @@ class PlanRunner {
             std::vector<std::int64_t> sizes;
             for (std::int32_t b : k->buffers) buffers.push_back(at(b));
             for (Expr e : k->sizes) sizes.push_back(number(e));
-            if (!run_kernel(k->kernel, buffers, sizes)) throw Error("an index is out of range");
+            const Kernel& kernel = plan_.kernels[static_cast<std::size_t>(k->kernel)];
+            const std::size_t each = buffers.size() / static_cast<std::size_t>(kernel.instances);
+            for (std::size_t i = 0; i < buffers.size(); i += each)
+                if (!run_kernel(k->kernel, std::span(buffers).subspan(i, each), sizes))
+                    throw Error("an index is out of range");
             return;
         }
         const auto& e = std::get<ExternStep>(s);

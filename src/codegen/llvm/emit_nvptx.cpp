@@ -285,15 +285,20 @@ class GpuNestEmitter {
     void make_function() {
         llvm::LLVMContext& c = module_.getContext();
         std::vector<llvm::Type*> types;
-        for (const KernelBuffer& k : kernel_.buffers)
-            if (k.scope == BufferScope::Argument)
-                types.push_back(llvm::PointerType::get(c, kGlobal));
+        if (kernel_.instances > 1)
+            types.push_back(b_.getPtrTy());
+        else
+            types.insert(types.end(), arguments(), llvm::PointerType::get(c, kGlobal));
         types.insert(types.end(), kernel_.sizes.size(), b_.getInt64Ty());
         types.push_back(llvm::PointerType::get(c, kGlobal));
         auto* type = llvm::FunctionType::get(b_.getVoidTy(), types, false);
         function_ =
             llvm::Function::Create(type, llvm::Function::ExternalLinkage, launch_.symbol, module_);
         function_->setCallingConv(llvm::CallingConv::PTX_Kernel);
+        if (kernel_.instances > 1) {
+            function_->addParamAttr(0, llvm::Attribute::getWithByValType(c, pointers()));
+            function_->addParamAttr(0, llvm::Attribute::getWithAlignment(c, llvm::Align(8)));
+        }
         // Tells ptxas how many registers a thread may take: rows that wait for memory and for each
         // other need company.
         const auto annotate = [&](const char* what, unsigned count) {
@@ -310,6 +315,26 @@ class GpuNestEmitter {
         b_.SetInsertPoint(llvm::BasicBlock::Create(c, "entry", function_));
     }
 
+    std::size_t arguments() const {
+        return static_cast<std::size_t>(std::ranges::count_if(
+            kernel_.buffers,
+            [](const KernelBuffer& k) { return k.scope == BufferScope::Argument; }));
+    }
+    // The buffers of all instances, which are one parameter.
+    llvm::ArrayType* pointers() {
+        return llvm::ArrayType::get(b_.getInt64Ty(),
+                                    arguments() * static_cast<std::size_t>(kernel_.instances));
+    }
+    // Buffer `argument` of the block's instance.
+    IrValue pointer_of_instance(std::size_t argument) {
+        IrValue at =
+            b_.CreateMul(special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_y), number(arguments()));
+        at = b_.CreateAdd(at, number(argument));
+        IrValue place = b_.CreateInBoundsGEP(pointers(), function_->getArg(0), {number(0), at});
+        IrValue address = b_.CreateAlignedLoad(b_.getInt64Ty(), place, llvm::Align(8));
+        return b_.CreateIntToPtr(address, llvm::PointerType::get(b_.getContext(), kGlobal));
+    }
+
     IrValue generic(IrValue pointer) { return b_.CreateAddrSpaceCast(pointer, b_.getPtrTy()); }
 
     void bind_arguments() {
@@ -318,9 +343,12 @@ class GpuNestEmitter {
         for (std::size_t i = 0; i < kernel_.buffers.size(); ++i) {
             buffers_[i].dtype = kernel_.buffers[i].dtype;
             buffers_[i].alignment = kBufferAlignment;
-            if (kernel_.buffers[i].scope == BufferScope::Argument)
-                buffers_[i].pointer = generic(function_->getArg(next++));
+            if (kernel_.buffers[i].scope != BufferScope::Argument) continue;
+            buffers_[i].pointer = generic(kernel_.instances > 1 ? pointer_of_instance(next)
+                                                                : function_->getArg(next));
+            ++next;
         }
+        if (kernel_.instances > 1) next = 1;
         for (const Expr& s : kernel_.sizes) index_.bind(s, function_->getArg(next++));
         context_.error = generic(function_->getArg(next));
     }

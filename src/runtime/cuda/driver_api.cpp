@@ -216,10 +216,10 @@ void Gpu::upload(void* to, const void* from, std::size_t bytes) const {
                  "copying to the GPU");
 }
 
-void Gpu::launch(Handle function, unsigned blocks, unsigned threads, unsigned shared, Handle stream,
-                 void** parameters) const {
-    const int result = api_.launch_kernel(function, blocks, 1, 1, threads, 1, 1, shared, stream,
-                                          parameters, nullptr);
+void Gpu::launch(Handle function, unsigned blocks, unsigned instances, unsigned threads,
+                 unsigned shared, Handle stream, void** parameters) const {
+    const int result = api_.launch_kernel(function, blocks, instances, 1, threads, 1, 1, shared,
+                                          stream, parameters, nullptr);
     if (result != 0) [[unlikely]]
         api_.require(result, "starting a kernel");
 }

@@ -69,8 +69,9 @@ class Gpu {
     std::vector<std::uint8_t> assemble(const std::string& ptx) const;
     /// Copies from the host and waits.
     void upload(void* to, const void* from, std::size_t bytes) const;
-    void launch(Handle function, unsigned blocks, unsigned threads, unsigned shared, Handle stream,
-                void** parameters) const;
+    /// A grid of `blocks` by `instances`.
+    void launch(Handle function, unsigned blocks, unsigned instances, unsigned threads,
+                unsigned shared, Handle stream, void** parameters) const;
     /// Waits for everything the context has been asked to do.
     void synchronize() const;
 
