@@ -21,6 +21,8 @@
 
 namespace ingot::trace {
 
+class GraphMemory;
+
 /// Why a call cannot be served by the program.
 enum class CallStatus {
     Done,
@@ -64,6 +66,10 @@ class CompiledFunction {
                             std::vector<std::int64_t>* computed, bool& by_graph);
     /// Works in `arena`, which may serve other functions too, from now on. Before the first call.
     void share_arena(std::shared_ptr<runtime::SharedArena> arena) { arena_ = std::move(arena); }
+    /// Its CUDA graphs work in `memory`, by turns with those of other functions. Before the first
+    /// call.
+    void share_graph_memory(std::shared_ptr<GraphMemory> memory);
+    const std::shared_ptr<GraphMemory>& graph_memory() const { return graph_memory_; }
     /// How a CUDA graph gets at an input.
     enum class Reading : std::uint8_t {
         InPlace,  // where it lies; a graph is good for inputs that lie there
@@ -235,6 +241,7 @@ class CompiledFunction {
     std::unique_ptr<TorchExterns> externs_;
     TorchThreads threads_;
     std::shared_ptr<runtime::SharedArena> arena_;  // or null
+    std::shared_ptr<GraphMemory> graph_memory_;    // where there may be CUDA graphs
     runtime::CompileReport report_;
 
     std::atomic<std::shared_ptr<const Variant>> variant_;

@@ -406,6 +406,7 @@ void DifferentiableFunction::join_graphs(const JointRecording& joint) {
     }
     backward_->set_readings(std::move(readings));
     forward_->copy_results_out(joint.recording.outputs.size());
+    backward_->share_graph_memory(forward_->graph_memory());
 }
 
 std::string DifferentiableFunction::graph_state() const {

@@ -16,12 +16,21 @@ class GpuGraph {
     /// device's generator is left where it was; what `work` writes is written once. Exceptions of
     /// `work`, and of what may not be recorded, pass; nothing is being recorded then.
     virtual void record(const std::function<void()>& work) = 0;
-    /// Hands the recorded work to the current stream, behind what it did on another one. Random
+    /// Hands the recorded work to the current stream, behind what graphs that take
+    /// turns with it do on another one. Random
     /// numbers are drawn from where the generator is now, as eager calls would.
     virtual void replay() = 0;
 };
 
-/// A graph of this GPU, or null where PyTorch has no CUDA.
-std::unique_ptr<GpuGraph> make_gpu_graph(c10::Device device);
+/// Graphs that never work at the same time, on whatever streams, so that they can share memory for
+/// what lives only while one of them works.
+class GpuGraphTurns {
+  public:
+    virtual ~GpuGraphTurns() = default;
+    virtual std::unique_ptr<GpuGraph> make_graph() = 0;
+};
+
+/// For graphs of this GPU; null where PyTorch has no CUDA.
+std::shared_ptr<GpuGraphTurns> make_gpu_graph_turns(c10::Device device);
 
 }  // namespace ingot::trace

@@ -34,14 +34,23 @@ class KeptGenerator {
     at::Tensor state_;
 };
 
+/// One graph at a time is recorded or handed to the GPU.
+struct Turns {
+    std::mutex mutex;
+    std::optional<c10::cuda::CUDAStream> last;  // where a graph was replayed
+};
+
 class TorchGraph final : public GpuGraph {
   public:
-    explicit TorchGraph(c10::Device device) : device_(device) {}
+    TorchGraph(c10::Device device, std::shared_ptr<Turns> turns)
+        : device_(device), turns_(std::move(turns)) {}
 
     void record(const std::function<void()>& work) override {
         const c10::cuda::CUDAStream before = c10::cuda::getCurrentCUDAStream(device_.index());
         const c10::cuda::CUDAStream own = c10::cuda::getStreamFromPool(false, device_.index());
+        const std::lock_guard lock(turns_->mutex);
         before.synchronize();
+        if (turns_->last) turns_->last->synchronize();
         {
             const c10::cuda::CUDAStreamGuard on(own);
             {
@@ -63,12 +72,13 @@ class TorchGraph final : public GpuGraph {
 
     void replay() override {
         const c10::cuda::CUDAStream now = c10::cuda::getCurrentCUDAStream(device_.index());
-        if (last_ && *last_ != now) {
+        const std::lock_guard lock(turns_->mutex);
+        if (turns_->last && *turns_->last != now) {
             at::cuda::CUDAEvent done;
-            done.record(*last_);
+            done.record(*turns_->last);
             done.block(now);
         }
-        last_ = now;
+        turns_->last = now;
         graph_.replay();
     }
 
@@ -84,14 +94,26 @@ class TorchGraph final : public GpuGraph {
     }
 
     c10::Device device_;
+    std::shared_ptr<Turns> turns_;
     at::cuda::CUDAGraph graph_;
-    std::optional<c10::cuda::CUDAStream> last_;  // where it was replayed
+};
+
+class TorchTurns final : public GpuGraphTurns {
+  public:
+    explicit TorchTurns(c10::Device device) : device_(device) {}
+    std::unique_ptr<GpuGraph> make_graph() override {
+        return std::make_unique<TorchGraph>(device_, turns_);
+    }
+
+  private:
+    c10::Device device_;
+    std::shared_ptr<Turns> turns_ = std::make_shared<Turns>();
 };
 
 }  // namespace
 
-std::unique_ptr<GpuGraph> make_gpu_graph(c10::Device device) {
-    return std::make_unique<TorchGraph>(device);
+std::shared_ptr<GpuGraphTurns> make_gpu_graph_turns(c10::Device device) {
+    return std::make_shared<TorchTurns>(device);
 }
 
 }  // namespace ingot::trace

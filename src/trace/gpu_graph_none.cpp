@@ -3,6 +3,6 @@
 
 namespace ingot::trace {
 
-std::unique_ptr<GpuGraph> make_gpu_graph(c10::Device) { return nullptr; }
+std::shared_ptr<GpuGraphTurns> make_gpu_graph_turns(c10::Device) { return nullptr; }
 
 }  // namespace ingot::trace

@@ -9,12 +9,14 @@
 //
 // A forward and its backward (differentiable.h) each have graphs of their own. What a forward's
 // graph has saved is among its outputs, so it is not replayed before the backward is done with it;
-// the backward's graphs read it where it lies, one of them for each graph of the forward.
+// the backward's graphs read it where it lies, one of them for each graph of the forward. What
+// lives only while a graph works lies in an arena that all of them share (graph_memory.h).
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "trace/compiled_call.h"
 #include "trace/gpu.h"
+#include "trace/graph_memory.h"
 
 namespace ingot::trace {
 
@@ -52,6 +54,7 @@ bool aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) %
 /// One recorded graph with what it works on.
 struct CompiledFunction::Captured {
     std::unique_ptr<GpuGraph> graph;
+    std::shared_ptr<const at::Tensor> arena;
     std::shared_ptr<const Sized> sized;
     std::optional<runtime::Instance::Lease> context;
     std::vector<void*> addresses;             // by graph input: where it lies
@@ -81,8 +84,27 @@ void CompiledFunction::prepare_graphs(std::span<const at::Tensor> examples) {
         graphs_.reason = device_.is_cuda() ? "not asked for" : "not on a GPU";
     } else {
         graphs_.wanted = true;
+        graph_memory_ = std::make_shared<GraphMemory>(device_);
         graphs_.reason = "not recorded yet: the first call runs without";
     }
+}
+
+std::shared_ptr<const at::Tensor> GraphMemory::arena(std::int64_t bytes) {
+    if (bytes == 0) return nullptr;
+    const std::lock_guard lock(mutex_);
+    expect(bytes);
+    std::shared_ptr<const at::Tensor> known = arena_.lock();
+    if (known != nullptr && known->numel() >= bytes) return known;
+    const auto options = at::TensorOptions().dtype(at::kByte).device(device_);
+    known = std::make_shared<const at::Tensor>(at::empty({expected_}, options));
+    arena_ = known;
+    return known;
+}
+
+void CompiledFunction::share_graph_memory(std::shared_ptr<GraphMemory> memory) {
+    if (!graphs_.wanted) return;
+    memory->expect(arena_bytes());
+    graph_memory_ = std::move(memory);
 }
 
 void CompiledFunction::set_readings(std::vector<Reading> readings) {
@@ -219,11 +241,13 @@ void CompiledFunction::record_graph(std::span<c10::TensorImpl* const> inputs,
                                     const std::shared_ptr<const Sized>& sized) {
     ++graphs_.recordings;
     auto g = std::make_unique<Captured>();
-    g->graph = make_gpu_graph(device_);
+    g->graph = graph_memory_->make_graph();
     if (!g->graph) throw NotSupported("this PyTorch was built without CUDA");
     const runtime::Instance& instance = *sized->instance;
     g->sized = sized;
     g->context.emplace(instance.lease());
+    g->arena = graph_memory_->arena(instance.arena_bytes());
+    if (g->arena) (*g->context)->lend_arena(g->arena->mutable_data_ptr());
     CallFrame frame{inputs, variant, sized, {}, &**g->context, {}, {}};
     if (instance.has_frozen_steps()) freeze(frame);
     g->frozen = frame.context->frozen();
