@@ -419,6 +419,22 @@ void Recording::left(Frame frame, Exit exit, PyObject* result) {
         }
 }
 
+namespace {
+
+/// Which operand is the learning rate of one of PyTorch's fused steps: as a float it would be a
+/// number of the program, as a tensor the call gives it. -1: none.
+Py_ssize_t rate_of_fused_step(const Event& event) {
+    if (event.operation != Operation::call || event.keyword_names == nullptr) return -1;
+    if (!classify(event.operands[0]).name.starts_with("torch._fused_")) return -1;
+    const Py_ssize_t names = PyTuple_GET_SIZE(event.keyword_names);
+    for (Py_ssize_t k = 0; k < names; ++k)
+        if (text_of(PyTuple_GET_ITEM(event.keyword_names, k)) == "lr")
+            return static_cast<Py_ssize_t>(event.operands.size()) - names + k;
+    return -1;
+}
+
+}  // namespace
+
 Event Recording::with_stand_ins(const Event& event, std::vector<Ref>& held,
                                 std::vector<PyObject*>& operands) {
     operands.assign(event.operands.begin(), event.operands.end());
@@ -443,8 +459,10 @@ Event Recording::with_stand_ins(const Event& event, std::vector<Ref>& held,
     }
     const bool is_operator =
         event.operation == Operation::binary || event.operation == Operation::compare;
+    const Py_ssize_t rate = rate_of_fused_step(event);
     for (std::size_t i = first; i < operands.size(); ++i) {
-        Ref other = numbers_->stand_in(operands[i], is_operator);
+        Ref other =
+            numbers_->stand_in(operands[i], is_operator || static_cast<Py_ssize_t>(i) == rate);
         if (event.operation == Operation::call_expanded && i == 2 && operands[i] != nullptr) {
             other = Ref::steal(PyDict_Copy(operands[i]));
             Py_ssize_t position = 0;

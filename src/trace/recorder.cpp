@@ -5,6 +5,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "trace/autograd.h"
+#include "trace/fused_steps.h"
 #include "trace/gpu.h"
 #include "trace/lower/call.h"
 #include "trace/lower/promote.h"
@@ -264,6 +265,7 @@ void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& s
             if (read_number) read_stand_ins(op, stack);
         }
         if (stays_a_call(op, stack)) return record_extern(op, stack);
+        if (run_fused_step(op, stack)) return;
         if (lower(op, stack)) return;
         for (auto key : {c10::DispatchKey::CompositeImplicitAutograd,
                          c10::DispatchKey::CompositeExplicitAutograd}) {

@@ -160,6 +160,34 @@ def test_a_rate_that_changes_is_an_input(name: str, foreach: bool):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw", "momentum"])
+@pytest.mark.parametrize("scaled", [False, True], ids=["", "scaled"])
+def test_fused_steps(name: str, scaled: bool):
+    """Taken apart, but for those that a gradient scaler takes part in."""
+    kind, settings = OPTIMIZERS[name]
+    # Eager's kernels take a transposed parameter and its gradient for the same numbers.
+    eager, compiled = parameters()[:-1], parameters()[:-1]
+
+    def make(params: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = kind(params, fused=True, **settings)
+        if scaled:
+            optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)
+        return optimizer
+
+    reference, optimizer = make(eager), make(compiled)
+    step = ingot.compile(optimizer.step, options={"fallback": False})
+    graphs = []
+    for seed in range(5):
+        for one in (reference, optimizer):
+            one.param_groups[0]["lr"] = 0.01 / (1 + seed)
+        run(reference, eager, reference.step, range(seed, seed + 1))
+        run(optimizer, compiled, step, range(seed, seed + 1))
+        graphs.append(ingot.stats().graphs)
+    for a, b in zip([*compiled, *tensors(optimizer)], [*eager, *tensors(reference)], strict=True):
+        torch.testing.assert_close(a, b)
+    assert scaled or graphs[-1] == graphs[2], graphs
+
+
 def test_counts_that_no_program_takes_are_eagers():
     """What the recorder refuses is no error of the step."""
 
