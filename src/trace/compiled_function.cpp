@@ -34,8 +34,11 @@ c10::DispatchKeySet meaning_keys(const c10::TensorImpl& t) {
     return t.key_set() - kIgnored;
 }
 
-/// Whether arguments of the call are symbolic.
+/// Whether the call depends on symbols beside its operands' sizes: arguments, or strides.
 bool has_symbols(const ExternCallee& callee) {
+    for (const auto* all : {&callee.operand_strides, &callee.result_strides})
+        for (const Sizes& strides : *all)
+            if (!std::ranges::all_of(strides, &Expr::is_constant)) return true;
     const auto symbolic = [](const c10::IValue& v) {
         return v.isSymInt() || (v.isScalar() && v.toScalar().isSymbolic());
     };

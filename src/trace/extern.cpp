@@ -1,7 +1,10 @@
 // Operators without a lowering: recorded as calls, typed by the operator's own meta function.
 //
-// The meta function runs on meta tensors with the promises' sizes and strides. Operators whose
-// result depends on data, or that return views or numbers, cannot be recorded this way.
+// The meta function runs on meta tensors with the promises' sizes and strides. Symbolic ones stay
+// symbolic where it follows them (PyTorch's in Python do); where it insists on numbers it is asked
+// again with numbers, and the sizes are specialised. Operators whose result depends on data, or
+// that return views or numbers, cannot be recorded this way.
+#include <ATen/ATen.h>
 #include <ATen/ScalarOps.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -11,29 +14,35 @@
 
 #include "trace/mode.h"
 #include "trace/recorder_state.h"
+#include "trace/tensors.h"
 
 namespace ingot::trace {
 
 namespace {
 
-at::Tensor as_meta(const at::Tensor& t) {
-    // Its sizes are specialised: a meta function gives numbers.
-    return at::empty_strided(t.sizes(), t.strides(), t.options().device(c10::kMeta));
+at::Tensor as_meta(const at::Tensor& t, bool symbolic) {
+    const auto options = t.options().device(c10::kMeta);
+    return symbolic ? at::empty_strided_symint(t.sym_sizes(), t.sym_strides(), options)
+                    : at::empty_strided(t.sizes(), t.strides(), options);
 }
 
 /// The call being recorded: its operands in order and the stand-ins for the meta function.
 struct Builder {
-    RecorderState& state;
     ExternCallee callee;
-    std::vector<at::Tensor> operands, stand_ins;
-    std::vector<c10::IValue> meta;
+    bool symbolic = false;  // the stand-ins' sizes may be
+    std::vector<at::Tensor> operands{}, stand_ins{};
+    std::vector<c10::IValue> meta{};
+
+    Builder(const c10::OperatorHandle& op, bool symbolic)
+        : callee{op, {}, {}, {}, {}, {}, {}}, symbolic(symbolic) {}
 
     c10::IValue operand(const at::Tensor& t, int argument, int element, bool written) {
         if (written) callee.written.push_back(static_cast<int>(operands.size()));
         callee.slots.push_back({argument, element, static_cast<int>(operands.size())});
-        callee.operand_strides.push_back(to_sizes(t.strides()));
+        callee.operand_strides.push_back(symbolic ? to_sizes(t.sym_strides())
+                                                  : to_sizes(t.strides()));
         operands.push_back(t);
-        stand_ins.push_back(as_meta(t));
+        stand_ins.push_back(as_meta(t, symbolic));
         return stand_ins.back();
     }
     static bool is_constant(const at::Tensor& t) {
@@ -78,15 +87,30 @@ struct Builder {
             meta.push_back(v.isDevice() ? c10::IValue(c10::Device(c10::kMeta)) : v);
         }
     }
+
+    void add_all(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+        for (std::size_t i = 0; i < arguments.size(); ++i) {
+            const auto* alias = op.schema().arguments()[i].alias_info();
+            add(arguments[i], static_cast<int>(i), alias != nullptr && alias->isWrite());
+        }
+    }
 };
+
+bool has_symbolic_sizes(const c10::IValue& value) {
+    bool found = value.isSymInt();
+    for_each_tensor(value, [&](const at::Tensor& t) {
+        found = found || (t.defined() && t.unsafeGetTensorImpl()->has_symbolic_sizes_strides());
+    });
+    return found;
+}
 
 /// Gives `target` the contents and the sizes (`after`) that the call left it with.
 void store_written(RecorderState& state, const at::Tensor& target, const at::Tensor& after,
                    ValueId value) {
     Promise& p = state.promise(target);
-    if (target.sizes() == after.sizes()) return state.write(p, value);
+    if (same(target.sym_sizes(), after.sym_sizes())) return state.write(p, value);
     if (p.cell()->input >= 0) throw NotSupported("an input is resized");
-    at::Tensor fresh = state.fresh(value, after.strides().vec(), target.device());
+    at::Tensor fresh = state.fresh(value, after.sym_strides().vec(), target.device());
     Promise& q = state.promise(fresh);
     p.become(q.cell(), q.view(), q.sym_sizes().vec(), q.sym_strides().vec(), 0);
 }
@@ -125,6 +149,18 @@ bool misplaced_by_meta(const c10::OperatorHandle& op) {
     return std::find(std::begin(kOperators), std::end(kOperators), name) != std::end(kOperators);
 }
 
+/// Gradients of pooling lie as the image does whose gradient they are; their meta functions, which
+/// say the same, insist on numbers. The image's argument, or nothing for any other operator.
+std::optional<int> image_of_pooling(const c10::FunctionSchema& schema) {
+    static constexpr std::string_view kOperators[] = {
+        "aten::max_pool2d_with_indices_backward",
+        "aten::avg_pool2d_backward",
+        "aten::_adaptive_avg_pool2d_backward",
+    };
+    if (std::ranges::find(kOperators, schema.name()) == std::end(kOperators)) return std::nullopt;
+    return schema.argumentIndexWithName("self");
+}
+
 /// Fused attention that is not asked for its weights gives none, which its meta function does not
 /// know.
 bool leaves_out_weights(const c10::FunctionSchema& schema,
@@ -159,25 +195,39 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
 
     c10::impl::ExcludeDispatchKeyGuard unrecorded(
         c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
-    Builder b{*this, ExternCallee{op, {}, {}, {}, {}, {}, {}}, {}, {}, {}};
     c10::Device device = c10::kCPU;
-    for (std::size_t i = 0; i < count; ++i) {
-        const auto* alias = schema.arguments()[i].alias_info();
-        b.add(arguments[i], static_cast<int>(i), alias != nullptr && alias->isWrite());
-        if (arguments[i].isDevice()) device = resolve(arguments[i].toDevice());
-    }
-    if (!b.operands.empty()) device = b.operands[0].device();
-    torch::jit::Stack meta = std::move(b.meta);
-    {
+    for (const c10::IValue& v : arguments)
+        if (v.isDevice()) device = resolve(v.toDevice());
+    torch::jit::Stack meta;
+    const auto described = [&](bool symbolic) {
+        Builder b(op, symbolic);
+        b.add_all(op, arguments);
+        meta = std::move(b.meta);
         WithoutMode no_mode(*this);
+        if (const auto image = symbolic ? image_of_pooling(schema) : std::nullopt) {
+            const at::Tensor t = meta[static_cast<std::size_t>(*image)].toTensor();
+            meta = {at::empty_like(t, t.suggest_memory_format())};
+            return b;
+        }
         op.callBoxed(meta);
-    }
+        return b;
+    };
+    Builder b = [&] {
+        const bool symbolic = std::ranges::any_of(arguments, has_symbolic_sizes);
+        if (symbolic && !this->device.value_or(c10::kCPU).is_cuda()) try {
+                return described(true);
+            } catch (const std::exception&) {
+                // A meta function that insists on numbers.
+            }
+        return described(false);
+    }();
+    if (!b.operands.empty()) device = b.operands[0].device();
 
     std::vector<Type> types;
     auto add_result = [&](const at::Tensor& m, bool is_operand, int index) {
-        types.push_back({to_dtype(m.scalar_type()), to_sizes(m.sizes()), Device{}});
+        types.push_back({to_dtype(m.scalar_type()), to_sizes(m.sym_sizes()), Device{}});
         b.callee.results.push_back({is_operand, index});
-        b.callee.result_strides.push_back(to_sizes(m.strides()));
+        b.callee.result_strides.push_back(to_sizes(m.sym_strides()));
     };
     for (int w : b.callee.written) add_result(b.stand_ins[static_cast<std::size_t>(w)], true, w);
     std::vector<at::Tensor> returned;  // flattened meta results
@@ -220,7 +270,7 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
     std::size_t flat = 0;
     auto wrap = [&]() {
         const at::Tensor& m = returned[flat++];
-        return m.defined() ? fresh(values[next++], m.strides().vec(), device) : at::Tensor();
+        return m.defined() ? fresh(values[next++], m.sym_strides().vec(), device) : at::Tensor();
     };
     torch::jit::drop(stack, count);
     std::size_t target = 0;

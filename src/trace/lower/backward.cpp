@@ -128,7 +128,7 @@ void lower_group_norm_backward(Call& call) {
     if (w.defined())
         n.weight =
             e.expand(e.reshape(e.convert(call.read(w), wide), {1, groups, c / groups, 1}), grouped);
-    Ints sizes = x.sizes().vec();
+    const SymInts sizes = x.sym_sizes().vec();
     if (wanted(call, 0))
         call.give(
             e.convert(e.reshape(gradient_of_input(e, n, {2, 3}), sizes), to_dtype(x.scalar_type())),

@@ -39,6 +39,25 @@ void lower_cat(Call& call) {
     ValueId v = values.size() == 1 ? values[0] : e.op(Prim::Concat, values, {{"dim", dim}});
     call.give(v, format_strides(sizes, *format), parts[0].device());
 }
+/// Of equal tensors, one after another along a new dim. Others are PyTorch's to take apart.
+void lower_stack(Call& call) {
+    const std::vector<at::Tensor> tensors = call.tensors("tensors");
+    if (tensors.empty()) throw UserError("stack of no tensors");
+    const SymInts part = tensors[0].sym_sizes().vec();
+    const std::int64_t dim = wrap_dim(call.integer_or("dim", 0), tensors[0].dim() + 1);
+    Emitter& e = call.emit();
+    std::vector<ValueId> values;
+    for (const at::Tensor& t : tensors) {
+        if (!same(t.sym_sizes(), part) || t.scalar_type() != tensors[0].scalar_type() ||
+            suggested_format(layout_of(t)) != c10::MemoryFormat::Contiguous)
+            throw NotSupported("a stack of tensors that differ");
+        values.push_back(e.unsqueeze(call.read(t), dim));
+    }
+    SymInts sizes = part;
+    sizes.insert(sizes.begin() + dim, static_cast<std::int64_t>(tensors.size()));
+    const ValueId v = values.size() == 1 ? values[0] : e.op(Prim::Concat, values, {{"dim", dim}});
+    call.give(v, contiguous(sizes), tensors[0].device());
+}
 void lower_flip(Call& call) {
     at::Tensor self = call.tensor("self");
     Ints dims = wrap_dims(call.ints("dims"), self.dim());
@@ -229,6 +248,7 @@ void lower_pixel_shuffle(Call& call) {
 std::span<const LoweringEntry> movement_lowerings() {
     static constexpr LoweringEntry table[] = {
         {"cat", lower_cat},
+        {"stack", lower_stack},
         {"flip", lower_flip},
         {"roll", lower_roll},
         {"repeat", lower_repeat},

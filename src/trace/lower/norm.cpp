@@ -141,8 +141,12 @@ void lower_batch_norm(Call& call) {
         };
         if (rm.defined()) update(rm, mean);
         if (rv.defined()) {
-            auto count = static_cast<double>(concrete(n));
-            update(rv, e.mul(variance, count / (count - 1)));
+            if (const auto number = n.maybe_as_int()) {
+                const auto count = static_cast<double>(*number);
+                update(rv, e.mul(variance, count / (count - 1)));
+            } else {
+                update(rv, e.add(variance, e.div(variance, n - 1)));
+            }
         }
     } else {
         ValueId none = e.full(st, {0}, 0.0);

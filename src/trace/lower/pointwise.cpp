@@ -96,6 +96,14 @@ void lower_sub(Call& call) { subtract(call, false); }
 void lower_rsub(Call& call) { subtract(call, true); }
 
 void lower_div(Call& call) {
+    // By a size, as the gradient of a mean divides: no number of its own.
+    const c10::IValue& by = call.at("other");
+    if (by.isScalar() && by.toScalar().isSymbolic() && by.toScalar().isIntegral(false) &&
+        !call.given("rounding_mode") && call.tensor("self").is_floating_point()) {
+        const c10::SymInt count = by.toScalar().toSymInt();
+        return lower_pointwise(call, {operand(call, "self")}, {},
+                               [&](Emitter& e, auto v) { return e.div(v[0], count); });
+    }
     std::vector<at::Tensor> operands{operand(call, "self"), operand(call, "other")};
     if (!call.given("rounding_mode")) {
         lower_pointwise(call, operands, {.int_to_float = true},
