@@ -54,6 +54,9 @@ class _Builder:
         if name == "ingot::set_grad_enabled":
             self.graph.call_function(torch._C._set_grad_enabled, tuple(arguments))
             return
+        if name == "ingot::apply":
+            self._add_function(*arguments, results)
+            return
         target = operator_of(name)
         args, kwargs = [], {}
         given = list(zip(target._schema.arguments, arguments, strict=True))
@@ -67,6 +70,27 @@ class _Builder:
                 kwargs[row.name] = value
         node = self.graph.call_function(target, tuple(args), kwargs)
         self._bind(node, results[0] if len(results) == 1 else list(results))
+
+    def _add_function(self, cls: type, arguments: list[Any], results: Sequence[Any]) -> None:
+        """A custom `autograd.Function`. Tensors are the node's arguments; the rest is its own."""
+        tensors: list[Any] = []
+
+        def without_tensors(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return type(value)(without_tensors(one) for one in value)
+            written = self._tensor(value)
+            if written is None:
+                return value
+            tensors.append(written)
+            return _Place(len(tensors) - 1)
+
+        target = _applied(cls, without_tensors(arguments))
+        self._bind(self.graph.call_function(target, tuple(tensors)), results[0])
+
+    def _tensor(self, value: Any) -> torch.fx.Node | None:
+        if isinstance(value, torch.Tensor):
+            return self._constant(value)
+        return self._nodes[value.index] if _is_value(value) else None
 
     def _bind(self, node: torch.fx.Node, result: Any) -> None:
         """`result` is in `node`; parts of lists get nodes of their own."""
@@ -95,6 +119,37 @@ class _Builder:
             self.constants[name] = value  # keeps it alive, so that the id stays its own
             self._of_constant[id(value)] = self.graph.get_attr(name)
         return self._of_constant[id(value)]
+
+
+class _Place:
+    """Where an argument of a custom function is a tensor of the call."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def _applied(cls: type, arguments: list[Any]) -> Callable:
+    """`cls.apply` as a function of the tensors among its arguments.
+
+    The classes of custom operators over lists have an `apply` of their own before it: here it is
+    the one that autograd knows, whose arguments are what was recorded.
+    """
+    apply = torch._C._FunctionBase.__dict__["apply"].__get__(None, cls)
+
+    def filled(value: Any, tensors: tuple) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(filled(one, tensors) for one in value)
+        return tensors[value.index] if isinstance(value, _Place) else value
+
+    def function(*tensors: torch.Tensor) -> Any:
+        return apply(*filled(arguments, tensors))
+
+    function.__name__ = function.__qualname__ = f"{cls.__name__}_apply"
+    return function
+
+
+def _is_value(value: Any) -> bool:
+    return type(value).__name__ == "Value" and isinstance(getattr(value, "index", None), int)
 
 
 def _named(row: Any, value: Any) -> Any:

@@ -171,6 +171,8 @@ bool Recording::follow_comparison(const Event& event, PyObject** result) {
                        (PyList_CheckExact(left) && PyList_CheckExact(right));
     if (alike && (event.detail == Py_EQ || event.detail == Py_NE) &&
         Py_SIZE(left) == Py_SIZE(right)) {
+        world_->read_whole(left, 1);  // what is in them may be symbolic from now on
+        world_->read_whole(right, 1);
         std::vector<std::pair<Expr, Expr>> pairs;
         for (Py_ssize_t i = 0; i < Py_SIZE(left); ++i) {
             const auto x = numbers_->value_of(PySequence_Fast_GET_ITEM(left, i)),
@@ -179,8 +181,6 @@ bool Recording::follow_comparison(const Event& event, PyObject** result) {
             pairs.emplace_back(trace::unwrap(*x), trace::unwrap(*y));
         }
         if (static_cast<Py_ssize_t>(pairs.size()) == Py_SIZE(left)) {
-            world_->read_whole(left, 1);
-            world_->read_whole(right, 1);
             bool equal = true;
             for (const auto& [x, y] : pairs) equal = equal && sizes.decide(Sign::Eq, x, y);
             *result = PyBool_FromLong(equal == (event.detail == Py_EQ) ? 1 : 0);
@@ -253,6 +253,11 @@ bool Recording::follow_class(PyTypeObject* type, std::span<PyObject* const> argu
         const std::array<PyObject*, 1> operand = {arguments[0]};
         return follow_truth({Operation::truth, 0, operand}, result, false);
     }
+    if ((type == &PyMap_Type || type == &PyFilter_Type) && arguments.size() > 1 &&
+        is_python_callable(arguments[0]) &&
+        std::ranges::all_of(arguments.subspan(1),
+                            [](PyObject* o) { return is_sequence(o) || is_generator(o); }))
+        return false;
     const bool moves = type == &PyTuple_Type || type == &PyList_Type || type == &THPSizeType ||
                        type == &PyDict_Type || type == &PyEnum_Type || type == &PyZip_Type ||
                        type == &PyReversed_Type;
@@ -298,6 +303,9 @@ bool Recording::follow_call(const Event& event, PyObject** result) {
         case CallKind::SetAttr:
         case CallKind::State:
             if (std::string_view(Py_TYPE(callable)->tp_name) != "functools.partial") return false;
+            if (const Ref inner = Ref::steal(PyObject_GetAttrString(callable, "func"));
+                inner && is_python_callable(inner.get()))
+                return false;  // Python code gets what it holds and what it is given
             break;
         default:
             break;
@@ -323,6 +331,7 @@ bool Recording::follow_call(const Event& event, PyObject** result) {
     if ((c.name == "max" || c.name == "min") && !keywords &&
         follow_extreme(given, c.name == "max", result))
         return true;
+    if (!keywords && follow_fold(event, c.name, given, result)) return true;
     if (moves_all_but_first(c.name)) {
         if (!given.empty()) numbers_->specialise(given[0]);
         return false;
@@ -333,7 +342,7 @@ bool Recording::follow_call(const Event& event, PyObject** result) {
     return false;
 }
 
-bool Recording::follow_numbers(const Event& event, PyObject** result) {
+bool Recording::follow_numbers(Frame frame, const Event& event, PyObject** result) {
     const auto& o = event.operands;
     switch (event.operation) {
         case Operation::read_attribute:
@@ -383,6 +392,12 @@ bool Recording::follow_numbers(const Event& event, PyObject** result) {
                 return true;
             }
             return false;
+        case Operation::yield_value:
+            if (!is_moved(frame) && !any_tensor(o, 0)) numbers_->specialise(o);
+            return false;
+        case Operation::send:  // a generator's own code gets it
+            if (!is_generator(o[0]) && !any_tensor(o, 0)) numbers_->specialise(o);
+            return false;
         case Operation::contains:
             // What a dict's keys lead to is not looked at.
             if (PyDict_CheckExact(o[1]) && !any_tensor(o, 0)) {
@@ -398,8 +413,6 @@ bool Recording::follow_numbers(const Event& event, PyObject** result) {
         case Operation::match_keys:
         case Operation::match_kind:
         case Operation::extend_set:
-        case Operation::yield_value:
-        case Operation::send:
         case Operation::await:
         case Operation::hash:
             if (!any_tensor(o, 0)) numbers_->specialise(o);

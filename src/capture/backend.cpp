@@ -5,6 +5,7 @@
 
 #include <unordered_map>
 
+#include "capture/custom_function.h"
 #include "trace/tensors.h"
 
 namespace py = pybind11;
@@ -38,8 +39,15 @@ class LogWriter {
                     py::make_tuple("ingot::set_grad_enabled", py::make_tuple(wanted), py::list()));
             now = wanted;
         };
-        for (const trace::LoggedCall& call : log) {
-            switch_to(call.grad_mode);
+        for (std::size_t i = 0; i < log.size(); ++i) {
+            const trace::LoggedCall& call = log[i];
+            // A function's forward is recorded without gradients, the function itself with them.
+            switch_to(call.grad_mode || call.function != nullptr);
+            if (call.function != nullptr) {
+                write_function(dynamic_cast<const RecordedFunction&>(*call.function).parts());
+                i += call.calls - 1;
+                continue;
+            }
             const c10::FunctionSchema& schema = call.op.schema();
             std::string name = schema.name();
             if (!schema.overload_name().empty()) name += "." + schema.overload_name();
@@ -67,6 +75,37 @@ class LogWriter {
     }
 
   private:
+    /// The program's own function, called as a whole, as it has a backward of its own.
+    void write_function(const RecordedFunction::Parts& parts) {
+        py::list arguments, outputs;
+        for (const Kept& k : parts.arguments) arguments.append(kept(k));
+        for (const at::Tensor& t : parts.outputs) outputs.append(result(t));
+        py::list results;
+        if (parts.result.kind == Kept::Kind::Tuple)
+            results.append(outputs);
+        else
+            results = outputs;
+        calls_.append(py::make_tuple(
+            "ingot::apply",
+            py::make_tuple(py::reinterpret_borrow<py::object>(parts.function.get()), arguments),
+            results));
+    }
+    py::object kept(const Kept& k) {
+        py::list items;
+        for (const Kept& item : k.items) items.append(kept(item));
+        switch (k.kind) {
+            case Kept::Kind::Tensor:
+                return tensor(k.tensor);
+            case Kept::Kind::Constant:
+                return py::reinterpret_borrow<py::object>(k.constant.get());
+            case Kept::Kind::List:
+                return items;
+            case Kept::Kind::Tuple:
+                return py::tuple(items);
+            default:
+                throw NotSupported("an argument of a custom function for a backend");
+        }
+    }
     py::object result(const at::Tensor& t) {
         return t.defined() ? py::cast(Value{number(t)}) : py::none();
     }

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "capture/objects.h"
 #include "capture/transcript.h"
 #include "trace/torch_compat.h"
 

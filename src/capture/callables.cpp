@@ -9,6 +9,7 @@
 
 #include "capture/objects.h"
 #include "capture/ref.h"
+#include "capture/tensor_callables.h"
 
 namespace ingot::capture {
 namespace {
@@ -37,71 +38,6 @@ const Table& builtins() {
     return table;
 }
 
-/// Methods of tensors, and functions over them, that look at data or memory past the dispatcher, or
-/// change what a recording takes as given.
-const Names& data_functions() {
-    static const Names names = {"item",
-                                "tolist",
-                                "numpy",
-                                "data_ptr",
-                                "const_data_ptr",
-                                "untyped_storage",
-                                "storage",
-                                "_typed_storage",
-                                "__array__",
-                                "__array_wrap__",
-                                "__dlpack__",
-                                "__dlpack_device__",
-                                "share_memory_",
-                                "is_shared",
-                                "pin_memory",
-                                "apply_",
-                                "map_",
-                                "map2_",
-                                "set_",
-                                "resize_",
-                                "resize_as_",
-                                "requires_grad_",
-                                "retain_grad",
-                                "detach_",
-                                "_is_view",
-                                "_set_grad_fn",
-                                "_make_subclass",
-                                "_make_wrapper_subclass",
-                                "as_subclass",
-                                "backward",
-                                "_backward",
-                                "register_hook",
-                                "record_stream",
-                                "__bool__",
-                                "__int__",
-                                "__float__",
-                                "__index__",
-                                "__complex__",
-                                "__long__",
-                                "is_nonzero",
-                                "equal",
-                                "_is_zerotensor",
-                                "__reduce_ex__",
-                                "__setstate__",
-                                "_swap_tensor_impl",
-                                "__contains__",
-                                "from_numpy",
-                                "frombuffer",
-                                "from_file",
-                                "_from_functional_tensor",
-                                "_to_functional_tensor",
-                                "__cuda_array_interface__",
-                                "_view_func",
-                                "_rev_view_func_unsafe",
-                                "numpy_T",
-                                "new",
-                                "_lazy_clone",
-                                "_data_address",
-                                "_storage_size"};
-    return names;
-}
-
 const Table& torch_c() {
     static const Table table = [] {
         Table t;
@@ -118,6 +54,7 @@ const Table& torch_c() {
              "_get_tracing_state",
              "_is_tracing",
              "_log_api_usage_once",
+             "_increment_version",
              "_has_torch_function",
              "_has_torch_function_unary",
              "_has_torch_function_variadic",
@@ -325,7 +262,7 @@ bool is_tensor_class(PyTypeObject* type) {
 }
 
 CallClass of_tensor_method(const std::string& name) {
-    return {data_functions().contains(name) ? CallKind::Data : CallKind::Torch, "Tensor." + name};
+    return {is_data_function(name) ? CallKind::Data : CallKind::Torch, "Tensor." + name};
 }
 
 /// The class whose C code a method bound to an instance of `type` is: classes inherit methods, and
@@ -352,8 +289,7 @@ CallClass of_builtin(PyObject* callable) {
             const std::string owner = reinterpret_cast<PyTypeObject*>(self)->tp_name;
             if (owner == "torch._C._VariableFunctionsClass" ||
                 owner == "torch._C._VariableFunctions")
-                return {data_functions().contains(name) ? CallKind::Data : CallKind::Torch,
-                        "torch." + name};
+                return {is_data_function(name) ? CallKind::Data : CallKind::Torch, "torch." + name};
             if (name == "apply" || owner.find("_FunctionBase") != std::string::npos)
                 return {CallKind::Torch, owner + "." + name};
             if (is_tensor_class(reinterpret_cast<PyTypeObject*>(self)))
@@ -487,81 +423,6 @@ CallKind classify_class(PyTypeObject* type) {
     if (PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(PyExc_BaseException)))
         return CallKind::Shallow;
     return CallKind::Unknown;
-}
-
-bool is_known_tensor_attribute(PyObject* name) {
-    static const Names names = {"shape",
-                                "dtype",
-                                "device",
-                                "layout",
-                                "ndim",
-                                "requires_grad",
-                                "is_leaf",
-                                "itemsize",
-                                "nbytes",
-                                "is_cuda",
-                                "is_cpu",
-                                "is_xla",
-                                "is_ipu",
-                                "is_xpu",
-                                "is_hpu",
-                                "is_mps",
-                                "is_meta",
-                                "is_sparse",
-                                "is_sparse_csr",
-                                "is_mkldnn",
-                                "is_quantized",
-                                "is_nested",
-                                "is_vulkan",
-                                "is_maia",
-                                "is_mtia",
-                                "is_ort",
-                                "is_tpu",
-                                "T",
-                                "mT",
-                                "H",
-                                "mH",
-                                "real",
-                                "imag",
-                                "names",
-                                "is_floating_point",
-                                "is_complex",
-                                "is_contiguous"};
-    return names.contains(view_of(name));
-}
-
-bool needs_data(const std::string& name) {
-    static const std::unordered_set<std::string> names = {"repr",  "format", "print", "ascii",
-                                                          "round", "bin",    "hex",   "oct"};
-    return names.contains(name);
-}
-
-bool class_needs_data(PyTypeObject* type) {
-    return type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type ||
-           type == &PyBool_Type || type == &PyComplex_Type;
-}
-
-bool method_needs_data(PyObject* function) {
-    static const std::unordered_set<std::string> names = {"__repr__",
-                                                          "__format__",
-                                                          "__deepcopy__",
-                                                          "__reduce_ex__",
-                                                          "__contains__",
-                                                          "storage",
-                                                          "backward",
-                                                          "register_hook",
-                                                          "unique",
-                                                          "unique_consecutive",
-                                                          "__array__",
-                                                          "__dlpack__",
-                                                          "untyped_storage",
-                                                          "is_shared",
-                                                          "share_memory_",
-                                                          "__hash__",
-                                                          "register_post_accumulate_grad_hook",
-                                                          "to_sparse_coo",
-                                                          "__cuda_array_interface__"};
-    return names.contains(text_of(reinterpret_cast<PyFunctionObject*>(function)->func_name));
 }
 
 }  // namespace ingot::capture

@@ -34,7 +34,8 @@
 //   A backend is called with `calls`: a list of (name, arguments, results), name as in
 //   'aten::add.Tensor', arguments and results with tensors as `_ingot.Value(index)`; `examples`: a
 //   dict from Value index to real tensor for what comes in; `outputs`: a list of indices. The call
-//   'ingot::set_grad_enabled' switches grad mode within the log. It
+//   'ingot::set_grad_enabled' switches grad mode within the log, 'ingot::apply' is a custom
+//   autograd.Function: its arguments are the class and the list of what it is applied to. It
 //   returns a callable that takes the tensors of `examples`, in order, and gives those of
 //   `outputs`.
 //

@@ -43,6 +43,7 @@ struct CapturedState {
         if (values.contains("dynamic") && !values["dynamic"].is_none())
             context.dynamic = flag("dynamic") ? Dynamic::Always : Dynamic::Never;
         context.tree = tree;
+        context.arena_of_steps = state().arena_of_steps;
         if (context.name.empty()) context.name = "a function";
     }
 

@@ -77,7 +77,11 @@ void Recording::refuse_effects(Frame frame, const Event& event) {
     };
     switch (event.operation) {
         case Operation::store_cell:
-        case Operation::delete_cell:
+        case Operation::delete_cell: {  // a variable of its own, or one of a function around it
+            const PyCodeObject* code = frame.code();
+            if (event.detail >= code->co_nlocalsplus - code->co_nfreevars) throw Puzzle(effect);
+            return;
+        }
         case Operation::store_global:
         case Operation::delete_global:
         case Operation::store_name:
@@ -192,10 +196,7 @@ Verdict Recording::strictly(Frame frame, const Event& event, PyObject** result) 
     std::string reason;
     try {
         refuse_effects(frame, event);
-        const bool followed = numbers_->any() && follow_numbers(event, result);
-        const Verdict verdict = !followed            ? guarded(frame, event, result)
-                                : *result != nullptr ? Verdict::handled
-                                                     : Verdict::raise;
+        const Verdict verdict = followed_or_guarded(frame, event, result);
         if (strict_ == Strict::Backward) refuse_what_may_change(frame, event);
         note_specialised(frame);
         return abandoned_.empty() ? verdict : abandoned();
@@ -204,7 +205,7 @@ Verdict Recording::strictly(Frame frame, const Event& event, PyObject** result) 
     }
     Py_CLEAR(*result);
     PyErr_Clear();
-    if (abandoned_.empty()) abandoned_ = reason;
+    if (abandoned_.empty()) abandoned_ = reason + " at " + place_of(frame);
     return abandoned();
 }
 
@@ -242,8 +243,7 @@ Verdict Recording::without_recording(const Event& event, std::size_t calls, PyOb
 Verdict Recording::on_custom_function(const Event& event, PyObject* function,
                                       std::span<PyObject* const> arguments, PyObject** result) {
     const char* const name = "a custom autograd.Function";
-    if (context_.backend != nullptr || function == nullptr || !PyType_Check(function) ||
-        event.keyword_names != nullptr || over_)
+    if (function == nullptr || !PyType_Check(function) || event.keyword_names != nullptr || over_)
         throw Puzzle(name);
     if (strict_ != Strict::No) throw Puzzle("a custom function within another");
     const auto refused = context_.tree->refused.find(function);
@@ -251,10 +251,10 @@ Verdict Recording::on_custom_function(const Event& event, PyObject* function,
     for (PyObject* o : arguments)
         if (is_tensor(o) && !THPVariable_Unpack(o).device().is_cpu())
             throw Puzzle(name);  // its backward would run in another thread
-    numbers_->specialise(arguments);
     RecordedFunction::Parts parts;
     parts.function = Ref::borrow(function);
-    for (PyObject* o : arguments) parts.arguments.push_back(Kept::of(o, *world_, *recorder_));
+    for (PyObject* o : arguments)
+        parts.arguments.push_back(Kept::of(o, *world_, *recorder_, *numbers_));
     const std::size_t calls = recorder_->log().size();
     recorder_->clear_failure();
     custom_.emplace(CustomForward{function, {}});
@@ -295,12 +295,13 @@ void Recording::note_custom_function(RecordedFunction::Parts parts, std::size_t 
     const auto log = recorder_->log();
     if (log.size() == calls) throw Puzzle("a forward without an operator");
     for (const auto& [name, value] : custom_->marks)
-        parts.marks.emplace_back(name, Kept::of(value.get(), *world_, *recorder_));
+        parts.marks.emplace_back(name, Kept::of(value.get(), *world_, *recorder_, *numbers_));
     const Ref dict = Ref::steal(PyObject_GetAttrString(context.get(), "__dict__"));
     Py_ssize_t at = 0;
     PyObject *key = nullptr, *value = nullptr;
     while (dict && PyDict_Next(dict.get(), &at, &key, &value))
-        parts.attributes.emplace_back(text_of(key), Kept::of(value, *world_, *recorder_));
+        parts.attributes.emplace_back(text_of(key),
+                                      Kept::of(value, *world_, *recorder_, *numbers_));
     PyErr_Clear();
     // PyTorch gives a view for an argument that is returned as it is; the forward returned that.
     std::vector<at::Tensor> returned = parts.outputs;
@@ -309,7 +310,7 @@ void Recording::note_custom_function(RecordedFunction::Parts parts, std::size_t 
         if (call->op.operator_name().name != "aten::view" || !call->results[0].isTensor()) break;
         for (at::Tensor& t : returned)
             if (t.defined() && t.is_same(call->results[0].toTensor()) &&
-                t.sizes() == call->arguments[0].toTensor().sizes())
+                trace::same(t.sym_sizes(), call->arguments[0].toTensor().sym_sizes()))
                 t = call->arguments[0].toTensor();
     }
     parts.result.kind = PyTuple_Check(result) ? Kept::Kind::Tuple : Kept::Kind::Tensor;
@@ -321,7 +322,7 @@ void Recording::note_custom_function(RecordedFunction::Parts parts, std::size_t 
             item.kind = Kept::Kind::Tensor;
             item.tensor = t;
         } else {
-            item = Kept::of(PyTuple_GET_ITEM(result, i), *world_, *recorder_);
+            item = Kept::of(PyTuple_GET_ITEM(result, i), *world_, *recorder_, *numbers_);
         }
         parts.result.items.push_back(std::move(item));
     }

@@ -15,24 +15,29 @@
 #include <utility>
 #include <vector>
 
+#include "capture/numbers.h"
 #include "capture/ref.h"
 #include "capture/world.h"
 #include "trace/recorder.h"
+#include "trace/replay.h"
 
 namespace ingot::capture {
 
 /// A Python object with tensors in it, without keeping the Python objects of these alive.
 struct Kept {
-    enum class Kind : std::uint8_t { Constant, Tensor, Tuple, List, Dict };
+    enum class Kind : std::uint8_t { Constant, Tensor, Number, Tuple, Size, List, Dict };
     Kind kind = Kind::Constant;
     Ref constant;
     at::Tensor tensor;
+    c10::SymInt number = 0;
     std::vector<Kept> items;  // of a dict: keys and values in turns
 
     /// Throws Puzzle for what may be another object at another call.
-    static Kept of(PyObject* object, const World& world, trace::Recorder& recorder, int depth = 4);
-    /// The object with `map` of each tensor. New reference; nullptr with an error set.
-    PyObject* made(const trace::CustomFunction::Map& map) const;
+    static Kept of(PyObject* object, const World& world, trace::Recorder& recorder,
+                   Numbers& numbers, int depth = 4);
+    /// The object with what stands for its tensors and symbolic numbers in a replay. New reference;
+    /// nullptr with an error set.
+    PyObject* made(const trace::Replay& replay) const;
     Kept mapped(const trace::CustomFunction::Map& map) const;
 };
 
@@ -50,6 +55,9 @@ class RecordedFunction final : public trace::CustomFunction {
     ~RecordedFunction() override;
     void apply(trace::Replay& replay, std::span<const trace::LoggedCall> forward) const override;
     std::shared_ptr<const trace::CustomFunction> mapped(const Map& map) const override;
+    /// What it has saved for its backward.
+    std::vector<at::Tensor> saved() const;
+    const Parts& parts() const { return parts_; }
 
   private:
     Parts parts_;

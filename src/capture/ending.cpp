@@ -130,6 +130,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         histories_.restore();
         fill_all(transcript, live);
         segment_->reason = e.what();
+        ++state().reasons["numbers that changed are fixed: " + segment_->reason];
         return false;
     } catch (const NeedsBreaks& e) {
         const std::string why = !abandoned_.empty() ? std::exchange(abandoned_, {}) : e.what();

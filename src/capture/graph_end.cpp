@@ -135,8 +135,8 @@ void GraphEnd::compile(const RecordingContext& context, const Transcript& transc
         const WithoutLock unlocked;
         bindings::Settings settings = context.settings;
         if (backwards_.any()) settings.compile.memory_budget = settings.memory_budget;
-        segment_.program =
-            SegmentProgram::compile(recorder_, examples_, promises_, outputs_, settings);
+        segment_.program = SegmentProgram::compile(recorder_, examples_, promises_, outputs_,
+                                                   settings, *context.arena_of_steps);
         return;
     } catch (const NotSupported& e) {
         if (observer != nullptr) {

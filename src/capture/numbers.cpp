@@ -30,7 +30,9 @@ PyObject* new_int(std::int64_t value) {
 }
 
 bool is_opaque(PyObject* o) {
-    return PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o) || PyCode_Check(o) ||
+    // C code gets at what a generator or such a `map` holds by its Python code alone.
+    return is_generator(o) || hands_to_python(o) || PyType_Check(o) || PyModule_Check(o) ||
+           PyFunction_Check(o) || PyCode_Check(o) ||
            (module_class() != nullptr && PyType_IsSubtype(Py_TYPE(o), module_class()));
 }
 
@@ -40,6 +42,7 @@ at::Tensor Numbers::add_tensor(PyObject* tensor, std::span<const trace::Symbolic
     at::Tensor promise = recorder_.meet(THPVariable_Unpack(tensor), sizes);
     tensors_.insert_or_assign(tensor, Tensor{Ref::borrow(tensor), promise});
     originals_[promise.unsafeGetTensorImpl()] = tensor;
+    ++met_;
     return promise;
 }
 
@@ -54,6 +57,7 @@ Ref Numbers::add_number(const c10::SymInt& value) {
         (void)value.guard_int(__FILE__, __LINE__);
     else
         numbers_.insert_or_assign(made.get(), Number{made, value});
+    ++met_;
     return made;
 }
 
@@ -61,6 +65,7 @@ Ref Numbers::add_float(FloatGuards::Index index) {
     Ref made = Ref::steal(PyFloat_FromDouble(guards_.floats.example(index)));
     if (!made) throw pybind11::error_already_set();
     floats_.insert_or_assign(made.get(), Float{made, index});
+    ++met_;
     return made;
 }
 

@@ -37,6 +37,8 @@ class Numbers {
     }
     /// The tensor (not a promise) gets symbolic sizes; its promise.
     at::Tensor add_tensor(PyObject* tensor, std::span<const trace::SymbolicSize> sizes);
+    /// Grows with each number and tensor that becomes symbolic.
+    std::size_t met() const { return met_; }
     /// An object for the symbolic integer; a plain one if it is a number. Held here.
     Ref add_number(const c10::SymInt& value);
 
@@ -113,6 +115,7 @@ class Numbers {
     std::unordered_map<c10::TensorImpl*, PyObject*> originals_;  // by promise
     std::unordered_map<PyObject*, Number> numbers_;
     std::vector<Ref> specialised_;  // their addresses stay theirs
+    std::size_t met_ = 0;
     c10::Device device_ = c10::kCPU;
 };
 

@@ -114,6 +114,10 @@ bool has_python_layout(PyTypeObject* type) {
            reinterpret_cast<PyObject*>(t) == PyExc_BaseException;
 }
 
+PyObject* python_object(const at::Tensor& t) {
+    return t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
+}
+
 bool any_tensor(std::span<PyObject* const> objects, int depth) {
     for (PyObject* o : objects) {
         if (o == nullptr) continue;
@@ -129,6 +133,32 @@ std::string text_of(PyObject* name) {
     const char* s = name == nullptr ? nullptr : PyUnicode_AsUTF8(name);
     if (s == nullptr) PyErr_Clear();
     return s == nullptr ? "?" : s;
+}
+
+bool is_python_callable(PyObject* o) {
+    return PyFunction_Check(o) || (PyMethod_Check(o) && PyFunction_Check(PyMethod_GET_FUNCTION(o)));
+}
+
+bool is_generator(PyObject* o) {
+    return o != nullptr && (PyGen_CheckExact(o) || PyCoro_CheckExact(o));
+}
+
+bool hands_to_python(PyObject* o) {
+    if (!Py_IS_TYPE(o, &PyMap_Type) && !Py_IS_TYPE(o, &PyFilter_Type)) return false;
+    const Ref parts = Ref::steal(PyObject_CallMethod(o, "__reduce__", nullptr));
+    PyErr_Clear();
+    if (!parts || !PyTuple_Check(parts.get()) || PyTuple_GET_SIZE(parts.get()) < 2) return false;
+    PyObject* made_of = PyTuple_GET_ITEM(parts.get(), 1);
+    if (!PyTuple_Check(made_of) || PyTuple_GET_SIZE(made_of) < 2 ||
+        !is_python_callable(PyTuple_GET_ITEM(made_of, 0)))
+        return false;
+    for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(made_of); ++i) {
+        PyObject* iterator = PyTuple_GET_ITEM(made_of, i);
+        if (!is_generator(iterator) && !Py_IS_TYPE(iterator, &PyListIter_Type) &&
+            !Py_IS_TYPE(iterator, &PyTupleIter_Type))
+            return false;
+    }
+    return true;
 }
 
 }  // namespace ingot::capture

@@ -1,5 +1,6 @@
 // Questions about Python objects that guards and calls turn on.
 #pragma once
+#include <ATen/core/Tensor.h>
 #include <Python.h>
 
 #include <span>
@@ -10,6 +11,8 @@ namespace ingot::capture {
 /// torch.Tensor or a subclass. Unlike PyTorch's own question it never runs Python code, so that it
 /// may be asked with an error pending.
 bool is_tensor(PyObject* object);
+/// The Python object of a tensor, borrowed; nullptr if it has none.
+PyObject* python_object(const at::Tensor& t);
 /// Whether there is a tensor among them, or in tuples and lists `depth` levels down.
 bool any_tensor(std::span<PyObject* const> objects, int depth = 2);
 /// A Python string's text; "?" for what is none.
@@ -30,6 +33,12 @@ bool has_python_setattr(PyTypeObject* type);
 bool has_python_layout(PyTypeObject* type);
 /// Whether a class was made by a class statement: classes of C extensions may have state of theirs.
 bool is_python_class(PyTypeObject* type);
+/// A Python function or a method bound to one: whoever calls it, its frame is the interpreter's.
+bool is_python_callable(PyObject* object);
+/// A generator or a coroutine: an object whose code goes on when it is asked for its next item.
+bool is_generator(PyObject* object);
+/// A `map` or `filter` whose items C code only hands on to Python code.
+bool hands_to_python(PyObject* object);
 /// torch.nn.Module.
 PyTypeObject* module_class();
 

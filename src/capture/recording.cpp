@@ -222,8 +222,6 @@ Verdict Recording::enter(Frame frame, Entry entry) {
     return Verdict::run;
 }
 
-bool Recording::after(Frame, const Event&, PyObject*) { return true; }
-
 Verdict Recording::before(Frame frame, const Event& event, PyObject** result) {
     if (over_) return Verdict::run;
     if (first_ && *first_ == event.operation) {
@@ -234,12 +232,9 @@ Verdict Recording::before(Frame frame, const Event& event, PyObject** result) {
     if (strict_ != Strict::No) return strictly(frame, event, result);
     try {
         try {
-            if (!numbers_->any()) return guarded(frame, event, result);
-            const bool followed = follow_numbers(event, result);
-            const Verdict verdict = !followed            ? guarded(frame, event, result)
-                                    : *result != nullptr ? Verdict::handled
-                                                         : Verdict::raise;
-            note_specialised(frame);
+            const Verdict verdict = followed_or_guarded(frame, event, result);
+            if (numbers_->any()) note_specialised(frame);
+            if (verdict == Verdict::run) note_moved(event);
             return verdict;
         } catch (const Handover& e) {
             return leave_at(frame, event, e.what());
@@ -254,6 +249,20 @@ Verdict Recording::before(Frame frame, const Event& event, PyObject** result) {
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, e.what());
         return Verdict::raise;
     }
+}
+
+Verdict Recording::followed_or_guarded(Frame frame, const Event& event, PyObject** result) {
+    const auto done = [&] { return *result != nullptr ? Verdict::handled : Verdict::raise; };
+    met_ = numbers_->met();
+    if (numbers_->any() && follow_numbers(frame, event, result)) return done();
+    const Verdict verdict = guarded(frame, event, result);
+    return verdict == Verdict::run && follow_met(frame, event, result) ? done() : verdict;
+}
+
+bool Recording::follow_met(Frame frame, const Event& event, PyObject** result) {
+    if (over_ || numbers_->met() == met_) return false;
+    met_ = numbers_->met();
+    return follow_numbers(frame, event, result);
 }
 
 void Recording::note_specialised(Frame frame) {
@@ -379,7 +388,7 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
         case Operation::import_name: {
             PyObject* modules = PyImport_GetModuleDict();
             if (PyDict_GetItemWithError(modules, event.name) != nullptr) return Verdict::run;
-            *result = import_unrecorded(event);
+            *result = import_first(event);
             return *result == nullptr ? Verdict::raise : Verdict::handled;
         }
         case Operation::import_from:
@@ -409,25 +418,22 @@ void Recording::resolve_operator(PyObject* object, PyObject* name) {
     PyObject* of_class = _PyType_Lookup(Py_TYPE(object), name);
     if (of_class != nullptr && std::string_view(Py_TYPE(of_class)->tp_name) != "cached_property")
         return;
-    const Quiet quiet;
-    scope_.reset();
     // What is no operator raises again when the program reads it.
-    if (const Ref found = Ref::steal(PyObject_GetAttr(object, name)); !found) PyErr_Clear();
-    open_scope();
+    if (const Ref found = Ref::steal(unrecorded([&] { return PyObject_GetAttr(object, name); }));
+        !found)
+        PyErr_Clear();
 }
 
-PyObject* Recording::import_unrecorded(const Event& event) {
-    const Quiet quiet;
-    scope_.reset();
+PyObject* Recording::import_first(const Event& event) {
     const Ref import = Ref::borrow(PyDict_GetItemString(PyEval_GetBuiltins(), "__import__"));
-    PyObject* module =
-        import ? PyObject_CallFunctionObjArgs(import.get(), event.name, event.operands[0], Py_None,
-                                              event.operands[1], event.operands[2], nullptr)
-               : nullptr;
-    if (!PyErr_Occurred() && module == nullptr)
+    if (!import) {
         PyErr_SetString(PyExc_ImportError, "__import__ not found");
-    open_scope();
-    return module;
+        return nullptr;
+    }
+    return unrecorded([&] {
+        return PyObject_CallFunctionObjArgs(import.get(), event.name, event.operands[0], Py_None,
+                                            event.operands[1], event.operands[2], nullptr);
+    });
 }
 
 void Recording::on_store(const Event& event) {
@@ -561,6 +567,8 @@ Verdict Recording::on_operator(Frame frame, const Event& event, PyObject** resul
 }
 
 Verdict Recording::carried(Frame frame, const Event& event, PyObject** result) {
+    if (follow_met(frame, event, result))
+        return *result != nullptr ? Verdict::handled : Verdict::raise;
     recorder_->clear_failure();
     if (takes_stand_ins(event)) {
         *result = perform_on_stand_ins(event);

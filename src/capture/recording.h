@@ -41,6 +41,7 @@ struct RecordingContext {
     Dynamic dynamic = Dynamic::WhenChanged;
     std::shared_ptr<SegmentTree> tree;
     std::string name;
+    std::shared_ptr<ArenaOfSteps> arena_of_steps;
 };
 
 /// The line that the frame is at: "file:line in function".
@@ -78,6 +79,7 @@ class Recording final : public Observer {
 
     Verdict entered(Frame frame, Entry entry) override;
     void left(Frame frame, Exit exit, PyObject* result) override;
+    void raised(Frame frame, const Event& event) override;
     Verdict before(Frame frame, const Event& event, PyObject** result) override;
     bool after(Frame frame, const Event& event, PyObject* result) override;
 
@@ -137,12 +139,32 @@ class Recording final : public Observer {
     Verdict on_operator(Frame frame, const Event& event, PyObject** result);
     Verdict on_tensor_attribute(Frame frame, const Event& event, PyObject** result);
     void on_store(const Event& event);
-    /// An import for the first time, with what the module does when it is made: neither observed
-    /// nor recorded, as the next call finds it done.
+    /// What `work` gives, neither observed nor recorded: the next call finds it done.
+    template <class Work>
+    auto unrecorded(Work&& work) {
+        const Quiet quiet;
+        scope_.reset();
+        struct Reopened {
+            Recording& recording;
+            ~Reopened() { recording.open_scope(); }
+        } reopened{*this};
+        return work();
+    }
     void resolve_operator(PyObject* object, PyObject* name);
-    PyObject* import_unrecorded(const Event& event);
-    // Symbolic numbers (arithmetic.cpp). True: the result is there.
-    bool follow_numbers(const Event& event, PyObject** result);
+    /// An import for the first time, with what the module does when it is made.
+    PyObject* import_first(const Event& event);
+    // Generators (iteration.cpp).
+    /// The generator whose items the event only moves; nullptr if there is none.
+    static PyObject* generator_moved_by(const Event& event);
+    void note_moved(const Event& event);
+    void forget_moved(const Event& event);
+    /// Whether what the generator of this frame yields is only moved.
+    bool is_moved(Frame frame) const;
+    /// `any`, `all`, `sum`, ... over a generator or over symbolic numbers.
+    bool follow_fold(const Event& event, const std::string& name, std::span<PyObject* const> given,
+                     PyObject** result);
+    // Symbolic numbers (arithmetic.cpp). True: the result is there, nullptr for an exception.
+    bool follow_numbers(Frame frame, const Event& event, PyObject** result);
     bool follow_binary(const Event& event, PyObject** result);
     bool follow_float_binary(const Event& event, PyObject** result);
     /// The object of a float that was computed becomes the result; false without one.
@@ -168,6 +190,11 @@ class Recording final : public Observer {
     /// A tensor came with the call: some of its sizes may be symbolic.
     void met_tensor(PyObject* tensor, std::int32_t node);
     SizeHistory& history() { return context_.tree->histories[list_.get()]; }
+    /// Follows the event's numbers and guards what it reads. What was met by reading is followed,
+    /// too, before the operation looks at it.
+    Verdict followed_or_guarded(Frame frame, const Event& event, PyObject** result);
+    /// Numbers that the guards of this event have met: true if they were followed to a result.
+    bool follow_met(Frame frame, const Event& event, PyObject** result);
     /// Carries the event out under the recorder; a failure of the recorder is a break.
     Verdict carried(Frame frame, const Event& event, PyObject** result);
     /// The verdict on what an event carried out under the recorder has given, or raised.
@@ -220,6 +247,8 @@ class Recording final : public Observer {
     std::vector<Ref> contexts_;            // and their `ctx`s
     Strict strict_ = Strict::No;           // what runs is a custom function's code
     std::string abandoned_;                // why that is not recorded
+    std::vector<PyObject*> moved_;  // generators that an operation in progress only moves from
+    std::size_t met_ = 0;  // of the symbolic numbers, those that the event in progress knows
     bool over_ = false;
     std::int64_t depth_ = 0;  // of the stack of dispatch modes while operators are recorded
 };

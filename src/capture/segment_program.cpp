@@ -4,15 +4,16 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "bindings/errors.h"
 #include "capture/backwards.h"
+#include "capture/custom_function.h"
 #include "capture/histories.h"
 #include "passes/facts.h"
 #include "trace/autograd.h"
+#include "trace/promise.h"
 #include "trace/replay.h"
 #include "trace/tensors.h"
 
@@ -60,17 +61,6 @@ class LogCleaner {
     std::vector<at::Tensor> outputs_;
 };
 
-/// Whole training steps work in one arena by turns: the recordings of a function's first calls
-/// would keep one each.
-std::shared_ptr<runtime::SharedArena> arena_of_steps() {
-    static std::mutex mutex;
-    static std::weak_ptr<runtime::SharedArena> latest;
-    std::lock_guard lock(mutex);
-    std::shared_ptr<runtime::SharedArena> arena = latest.lock();
-    if (arena == nullptr) latest = arena = std::make_shared<runtime::SharedArena>();
-    return arena;
-}
-
 void refuse_own_writes(const trace::Recording& recording) {
     for (const Output& o : recording.graph.outputs())
         if (o.writes_input >= 0 &&
@@ -84,13 +74,43 @@ void refuse_new_leaves(std::span<const at::Tensor> outputs) {
             throw NotSupported("a leaf that needs a gradient is made");
 }
 
+/// What the program's own functions have saved is theirs: their backward refuses a change of it in
+/// place, though here it may be computed from other values.
+void find_saved(trace::JointRecording& joint, std::span<const at::Tensor> outputs) {
+    const auto cell_of = [](const at::Tensor& t) -> const trace::Cell* {
+        trace::Promise* p = t.defined() ? trace::as_promise(t.unsafeGetTensorImpl()) : nullptr;
+        return p == nullptr ? nullptr : p->cell().get();
+    };
+    joint.saved_inputs.assign(joint.recording.inputs.size(), false);
+    for (std::size_t c = 0; c < joint.forward_calls; ++c) {
+        const auto* f =
+            dynamic_cast<const RecordedFunction*>(joint.recording.log[c].function.get());
+        if (f == nullptr) continue;
+        for (const at::Tensor& t : f->saved()) {
+            const trace::Cell* cell = cell_of(t);
+            if (cell == nullptr) continue;
+            if (cell->input >= 0) joint.saved_inputs[static_cast<std::size_t>(cell->input)] = true;
+            for (std::size_t i = 0; i < outputs.size(); ++i)
+                if (cell_of(outputs[i]) == cell) joint.results[i].saved = true;
+        }
+    }
+}
+
 }  // namespace
+
+std::shared_ptr<runtime::SharedArena> ArenaOfSteps::get() {
+    std::lock_guard lock(mutex_);
+    std::shared_ptr<runtime::SharedArena> arena = latest_.lock();
+    if (arena == nullptr) latest_ = arena = std::make_shared<runtime::SharedArena>();
+    return arena;
+}
 
 std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorder,
                                                         std::span<const at::Tensor> examples,
                                                         std::span<const at::Tensor> promises,
                                                         std::span<const at::Tensor> outputs,
-                                                        const bindings::Settings& settings) {
+                                                        const bindings::Settings& settings,
+                                                        ArenaOfSteps& arena) {
     auto made = std::make_shared<SegmentProgram>();
     for (const trace::LoggedCall& call : recorder.log())
         made->checks_ = made->checks_ || call.grad_mode;
@@ -107,6 +127,7 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
         joint.recording.graph.round_intermediates =
             settings.rounds(joint.recording.device.is_cuda());
         refuse_own_writes(joint.recording);
+        find_saved(joint, outputs);
         cleaner.clean(joint.recording.log);
         runtime::CompileOptions options = settings.compile;
         options.memory_budget = -1;  // another backward than those that it holds is parted from it
@@ -128,7 +149,7 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
     made->plain_ = std::make_shared<trace::CompiledFunction>(
         std::move(recording), examples, promises, cleaner.take_outputs(), std::move(compiler),
         settings.compile, bindings::interrupted);
-    if (settings.compile.memory_budget >= 0) made->plain_->share_arena(arena_of_steps());
+    if (settings.compile.memory_budget >= 0) made->plain_->share_arena(arena.get());
     return made;
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,17 +19,29 @@
 
 namespace ingot::capture {
 
+/// Whole training steps work in one arena by turns: the recordings of a function's first calls
+/// would keep one each. It lives as long as one of its users.
+class ArenaOfSteps {
+  public:
+    std::shared_ptr<runtime::SharedArena> get();
+
+  private:
+    std::mutex mutex_;
+    std::weak_ptr<runtime::SharedArena> latest_;
+};
+
 class SegmentProgram {
   public:
     /// Ends the recording and compiles it: call without Python's lock, operators no longer being
     /// recorded. `examples` and `promises`: of the inputs that a call gives (Recorder::give).
-    /// nullptr: nothing is computed. Throws Error, of which runtime::Interrupted has a Python error
-    /// set.
+    /// `arena`: of whole steps. nullptr: nothing is computed. Throws Error, of which
+    /// runtime::Interrupted has a Python error set.
     static std::shared_ptr<SegmentProgram> compile(trace::Recorder& recorder,
                                                    std::span<const at::Tensor> examples,
                                                    std::span<const at::Tensor> promises,
                                                    std::span<const at::Tensor> outputs,
-                                                   const bindings::Settings& settings);
+                                                   const bindings::Settings& settings,
+                                                   ArenaOfSteps& arena);
 
     /// The same with a backend's program (backend.h); needs Python's lock. `grad_mode`: at the
     /// beginning.

@@ -1,6 +1,8 @@
 // See state.h.
 #include "capture/state.h"
 
+#include "capture/segment_program.h"
+
 namespace ingot::capture {
 
 void Counters::add(const Counters& o) {
@@ -26,7 +28,11 @@ PyObject* Counters::as_dict() const {
 }
 
 State& state() {
-    static auto* const instance = new State;
+    static auto* const instance = [] {
+        auto* made = new State;
+        made->arena_of_steps = std::make_shared<ArenaOfSteps>();
+        return made;
+    }();
     return *instance;
 }
 

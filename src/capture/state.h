@@ -6,11 +6,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 
 namespace ingot::capture {
+
+class ArenaOfSteps;
 
 struct Counters {
     std::int64_t calls = 0;
@@ -50,6 +53,7 @@ struct State {
     std::unordered_map<PyObject*, Mark> marks;  // callables are kept alive
     std::unordered_set<PyObject*> captured;     // borrowed: they take themselves out
     Stance stance = Stance::Default;
+    std::shared_ptr<ArenaOfSteps> arena_of_steps;
     PyObject* forced = nullptr;  // takes the place of all calls: forced(captured, ...); held
 
     Mark mark_of(PyObject* callable) const {

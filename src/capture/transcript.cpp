@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "capture/histories.h"
+#include "capture/objects.h"
 #include "trace/replay.h"
 #include "trace/tensors.h"
 
@@ -28,10 +29,6 @@ void fulfil(const at::Tensor& promise, at::Tensor real) {
 }
 
 }  // namespace
-
-PyObject* python_object(const at::Tensor& t) {
-    return t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
-}
 
 void fulfil_all(const std::vector<at::Tensor>& promises, std::vector<at::Tensor> reals) {
     for (std::size_t i = 0; i < promises.size(); ++i) fulfil(promises[i], std::move(reals[i]));

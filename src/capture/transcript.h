@@ -14,9 +14,6 @@
 
 namespace ingot::capture {
 
-/// The Python object of a tensor, borrowed; nullptr if it has none.
-PyObject* python_object(const at::Tensor& t);
-
 /// Gives promises their contents, and their places in PyTorch's graph; the Python objects and all
 /// that refer to them stay.
 void fulfil_all(const std::vector<at::Tensor>& promises, std::vector<at::Tensor> reals);

@@ -221,7 +221,7 @@ void World::read_dict(PyObject* dict, PyObject* key) {
         PyErr_Clear();
         throw Puzzle("a key that cannot be looked up");
     }
-    if (PyDict_CheckExact(dict))
+    if (PyDict_Check(dict))
         if (PyObject* own = number_in(dict, known, Reach::DictItem, 0, key, value)) {
             if (PyDict_SetItem(dict, key, own) != 0) throw Puzzle("an item that cannot be set");
             return;

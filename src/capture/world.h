@@ -40,6 +40,25 @@ struct Known {
     bool dynamic() const { return node >= 0; }
 };
 
+/// Tuples that hold a number of its own in the place of an equal item, as long as this lives.
+class LentNumbers {
+  public:
+    LentNumbers() = default;
+    LentNumbers(const LentNumbers&) = delete;
+    LentNumbers& operator=(const LentNumbers&) = delete;
+    ~LentNumbers();
+    void lend(PyObject* tuple, Py_ssize_t index, PyObject* number);
+
+  private:
+    struct Loan {
+        Ref tuple;
+        Py_ssize_t index = 0;
+        Ref item;  // what was there
+        Ref number;
+    };
+    std::vector<Loan> loans_;
+};
+
 class World {
   public:
     /// `met` is told of each tensor that becomes known.
@@ -166,6 +185,7 @@ class World {
     std::unordered_map<PyObject*, PyObject**> locations_;  // of instance dictionaries
     std::unordered_map<PyObject*, Ref> owners_;            // of instance dictionaries
     std::unordered_set<Pair, PairHash> written_;
+    LentNumbers lent_;
     std::vector<std::pair<Ref, Ref>> written_keys_;     // dict (or cell, with a null key), key
     std::vector<std::pair<Ref, Ref>> written_members_;  // owner with __slots__, name
     std::vector<Ref> written_wholes_;

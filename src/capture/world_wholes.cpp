@@ -8,6 +8,20 @@
 
 namespace ingot::capture {
 
+void LentNumbers::lend(PyObject* tuple, Py_ssize_t index, PyObject* number) {
+    Ref item = Ref::steal(PyTuple_GET_ITEM(tuple, index));
+    PyTuple_SET_ITEM(tuple, index, Py_NewRef(number));
+    loans_.push_back({Ref::borrow(tuple), index, std::move(item), Ref::borrow(number)});
+}
+
+LentNumbers::~LentNumbers() {
+    for (Loan& loan : loans_) {
+        if (PyTuple_GET_ITEM(loan.tuple.get(), loan.index) != loan.number.get()) continue;
+        PyTuple_SET_ITEM(loan.tuple.get(), loan.index, loan.item.release());
+        Py_DECREF(loan.number.get());
+    }
+}
+
 void World::read_whole_dict(PyObject* dict, int depth) {
     const Known* found = find(dict);
     if (found != nullptr && !found->whole && !found->dirty) {
@@ -50,11 +64,15 @@ void World::read_whole_sequence(PyObject* o, int depth) {
     const Known* found = find(o);
     if (found != nullptr && !found->whole && !found->dirty) {
         const Known known = *found;
-        // The object of its own that a list's number which changes gets.
+        // The object of its own that a number which changes gets. A tuple that comes with the call
+        // holds it until the segment ends.
         const auto own_number = [&](Py_ssize_t i) -> PyObject* {
-            if (!PyList_CheckExact(o)) return nullptr;
+            if (!PyList_CheckExact(o) && !(tuple && known.dynamic())) return nullptr;
             PyObject* own = number_in(o, known, Reach::Item, i, nullptr, item(i));
-            if (own != nullptr && PyList_SetItem(o, i, Py_NewRef(own)) != 0)
+            if (own == nullptr) return nullptr;
+            if (tuple)
+                lent_.lend(o, i, own);
+            else if (PyList_SetItem(o, i, Py_NewRef(own)) != 0)
                 throw Puzzle("an item that cannot be set");
             return own;
         };

@@ -26,6 +26,7 @@ struct JointRecording {
     struct Result {
         bool requires_grad = false;
         std::int32_t tangent = -1;  // the graph input that is its gradient; -1: not the backward's
+        bool saved = false;         // by a function of the program, which minds a change in place
     };
     std::vector<Result> results;
 
@@ -41,6 +42,7 @@ struct JointRecording {
     bool custom = false;
     std::vector<std::int32_t> tangents;      // graph inputs, in order of the results
     std::vector<bool> readable_in_backward;  // by graph input: eager would save it, too
+    std::vector<bool> saved_inputs;          // by graph input: as Result::saved
 };
 
 }  // namespace ingot::trace

@@ -115,6 +115,8 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
     // For create_graph: the inputs as they were, and what tells whether they still are.
     std::vector<at::Tensor> inputs;
     std::vector<std::uint32_t> versions;
+    // What the program's own functions have saved, and its version then.
+    std::vector<std::pair<c10::VariableVersion, std::uint32_t>> unchanged;
     at::Tensor random;
     bool by_graph = false;    // a CUDA graph made what is saved
     Numbers numbers, values;  // the forward's, and those of all symbols
@@ -144,8 +146,18 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
         released_ = true;
     }
 
+    void refuse_changes() const {
+        for (const auto& [version, expected] : unchanged)
+            TORCH_CHECK(version.current_version() == expected,
+                        "one of the variables needed for gradient computation has been modified "
+                        "by an inplace operation: one that a custom function has saved is at "
+                        "version ",
+                        version.current_version(), "; expected version ", expected, " instead.");
+    }
+
     variable_list apply_program(variable_list gradients) {
         if (released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+        refuse_changes();
         std::vector<at::Tensor> given;
         given.reserve(saved.size() + gradients.size());
         for (const SavedVariable& s : saved) given.push_back(s.unpack(getptr()));
@@ -180,6 +192,7 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
     /// graph: eager's, over the forward's recorded calls.
     variable_list apply_with_graph(const variable_list& gradients, bool creates) {
         if (released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+        refuse_changes();
         c10::SmallVector<c10::TensorImpl*, 64> raw;
         std::vector<at::Tensor> copies = inputs;
         for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -230,9 +243,6 @@ DifferentiableFunction::DifferentiableFunction(
         for (Expr e : joint.recording.graph.type(in.value).sizes) collect_symbols(e, symbols_);
     if (device_.is_cuda() && !symbols_.empty())
         throw NotSupported("symbolic sizes in a backward on a GPU");
-    for (const ingot::Node& n : joint.recording.graph.nodes())
-        if (!symbols_.empty() && n.prim == Prim::Conv)
-            throw NotSupported("symbolic sizes in the backward of a convolution");
     Partition parts = split(joint, examples, memory_budget);
     saved_bytes_ = parts.saved_bytes;
     make_forward(joint, parts, examples, promises, std::move(outputs), interrupted);
@@ -265,6 +275,8 @@ void DifferentiableFunction::map_inputs(const JointRecording& joint,
         written_.push_back(from_caller_[input]);
         old_contents_matter_.push_back(matter[input]);
     }
+    for (std::size_t g = 0; g < joint.saved_inputs.size(); ++g)
+        if (joint.saved_inputs[g] && from_caller_[g] >= 0) saved_inputs_.push_back(from_caller_[g]);
     (void)examples;
 }
 
@@ -474,6 +486,14 @@ CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs
         else if (!results_[i].requires_grad && all[i].requires_grad())
             all[i] = all[i].detach();
     }
+    const auto keep_unchanged = [&](c10::TensorImpl& t) {
+        if (t.is_inference()) return;
+        const c10::VariableVersion& version = t.version_counter();
+        node->unchanged.emplace_back(version, version.current_version());
+    };
+    for (std::int32_t i : saved_inputs_) keep_unchanged(*inputs[i]);
+    for (std::size_t i = 0; i < results_.size(); ++i)
+        if (results_[i].saved && all[i].defined()) keep_unchanged(*all[i].unsafeGetTensorImpl());
     node->saved.reserve(saved_.size());
     for (const Saved& s : saved_) {
         const at::Tensor t =

@@ -30,6 +30,10 @@ c10::IValue with_numbers(const c10::IValue& value, const SymbolValues& numbers) 
     return ints;
 }
 
+std::int64_t Replay::number(const c10::SymInt& value) const {
+    return with_numbers(value, numbers_).toInt();
+}
+
 at::Tensor Replay::tensor(const at::Tensor& promise) const {
     if (!promise.defined()) return promise;
     const auto found = values_.find(promise.unsafeGetTensorImpl());

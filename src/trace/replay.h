@@ -28,6 +28,8 @@ class Replay {
     /// Carries all of them out; what stands for each of `wanted` then.
     std::vector<at::Tensor> run(std::span<const LoggedCall> log,
                                 std::span<const at::Tensor> wanted);
+    /// The number of a symbolic integer in this call.
+    std::int64_t number(const c10::SymInt& value) const;
     /// What stands for `promise` now; a tensor that was real while recording is itself.
     at::Tensor tensor(const at::Tensor& promise) const;
 

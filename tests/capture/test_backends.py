@@ -35,6 +35,38 @@ def test_a_backend_gets_the_graph_once_and_runs_at_each_call():
     torch.testing.assert_close(result, (x @ y).relu() + 1)
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, how):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        ctx.how = how
+        return y * 2, y.detach() + 1
+
+    @staticmethod
+    def backward(ctx, grad, other):
+        (y,) = ctx.saved_tensors
+        return grad * y * ctx.how, None
+
+
+@pytest.mark.parametrize("name", [None, "eager", "aot_eager"])
+def test_a_custom_function_is_one_call_of_the_graph(name):
+    def f(x):
+        a, b = Doubled.apply(x * 2, 7.0)
+        return a.sin() + b
+
+    backend = RecordingBackend() if name is None else name
+    compiled = ingot.compile(f, backend=backend, fullgraph=True)
+    for _ in range(3):
+        x = torch.randn(3, requires_grad=True)
+        (got,), (want,) = (torch.autograd.grad(g(x).sum(), x) for g in (compiled, f))
+        torch.testing.assert_close(got, want)
+    if name is None:
+        (gm,) = backend.graphs
+        assert targets(gm)[0] == "aten.mul.Tensor" and "Doubled_apply" in gm.code
+        assert "aten.exp.default" not in targets(gm)
+
+
 def test_breaks_give_several_graphs():
     def f(x):
         y = x.sin()

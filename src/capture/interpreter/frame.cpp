@@ -24,6 +24,11 @@ std::span<PyObject* const> Frame::stack() const { return evaluator_->stack(); }
 bool Frame::is_generator() const {
     return (code()->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) != 0;
 }
+PyObject* Frame::generator() const {
+    _PyInterpreterFrame* frame = evaluator_->frame();
+    if (frame->owner != FRAME_OWNED_BY_GENERATOR) return nullptr;
+    return reinterpret_cast<PyObject*>(_PyFrame_GetGenerator(frame));
+}
 bool Frame::is_direct() const { return evaluator_->is_direct(); }
 std::optional<Frame> Frame::caller() const {
     Evaluator* outer = evaluator_->outer();

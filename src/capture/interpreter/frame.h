@@ -49,6 +49,9 @@ class Frame {
     /// True for the frame of a generator, coroutine or asynchronous generator. It cannot be
     /// rebuilt.
     bool is_generator() const;
+    /// Its generator, coroutine or asynchronous generator; nullptr for the frame of a call, and
+    /// before the object is made.
+    PyObject* generator() const;
     /// True when the frame is the direct work of the current instruction of `caller()`: no C code
     /// stands between, and what the frame returns is what the instruction pushes. Only a chain of
     /// such frames can be rebuilt. (Function and method calls, calls of instances whose class

@@ -591,6 +591,45 @@ def what_was_saved_changes(w):
         w.note(x.grad)
 
 
+class Exponential(Function):
+    @staticmethod
+    def forward(ctx, x, other):
+        y = x.exp()
+        ctx.save_for_backward(y, other)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        y, other = ctx.saved_tensors
+        return grad * y * 2, None
+
+
+@program
+def what_a_function_saved_changes(w):
+    """Eager minds, whether or not the program reads what was saved."""
+
+    def f(x, other):
+        y = Exponential.apply(x, other)
+        return y, y.sin()
+
+    f = w.compile(f)
+    for change in (None, 0, 1, 2, 0, None):
+        x, other = w.t(3, grad=True), w.t(3)
+        y, z = w.call(f, x, other)
+        if change is not None:
+            with torch.no_grad():
+                (y, z, other)[change].mul_(2)
+
+        def backward(z):
+            try:
+                z.sum().backward()
+            except RuntimeError as error:  # which tensor it was, its text says in other words
+                return str(error).partition(":")[0]
+
+        w.call(backward, z)
+        w.note(x.grad)
+
+
 class Swapped(Function):
     @staticmethod
     def forward(ctx, x):
@@ -704,6 +743,64 @@ def _summed_setup(ctx, inputs, output):
 
 
 summed.register_autograd(_summed_backward, setup_context=_summed_setup)
+
+
+@torch.library.custom_op("ingot_tests::scaled_", mutates_args={"parts"})
+def scaled_(parts: list[torch.Tensor], by: float) -> None:
+    for part in parts:
+        part.mul_(by)
+
+
+@program
+def custom_operators_that_change_lists(w):
+    def f(x, y):
+        parts = [x * 2, y]
+        scaled_(parts, 3.0)
+        return parts[0] + y
+
+    f = w.compile(f)
+    for _ in range(3):
+        x, y = w.t(3), w.t(3)
+        w.call(f, x, y)
+        w.note(y)
+
+
+@torch.library.custom_op("ingot_tests::mixed", mutates_args=())
+def mixed(
+    parts: list[torch.Tensor], x: torch.Tensor, by: float
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    return [part * by for part in parts], x + sum(parts)
+
+
+@mixed.register_fake
+def _(parts, x, by):
+    return [torch.empty_like(part) for part in parts], torch.empty_like(x)
+
+
+def _mixed_backward(ctx, grads, grad):
+    x, *parts = ctx.saved_tensors
+    return [g * ctx.by + grad * part for g, part in zip(grads, parts)], grad * x, None
+
+
+def _mixed_setup(ctx, inputs, output):
+    parts, x, ctx.by = inputs
+    ctx.save_for_backward(x, *parts)
+
+
+mixed.register_autograd(_mixed_backward, setup_context=_mixed_setup)
+
+
+@program
+def custom_operators_over_lists_and_more(w):
+    def f(x, y):
+        parts, z = mixed([x * 2, y, x], x + y, 0.5)
+        return parts[0].sin() + parts[2] + z
+
+    f = w.compile(f)
+    for _ in range(3):
+        x, y = w.t(3, grad=True), w.t(3, grad=True)
+        go(w, w.call(f, x, y), x, y)
+    w.call(f, w.t(3), w.t(3))
 
 
 @program
