@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "runtime/page_heap.h"
+
 namespace ingot::runtime {
 namespace {
 constexpr std::size_t kHuge = std::size_t{2} << 20, kPage = std::size_t{4} << 10;
@@ -55,14 +57,13 @@ Block::~Block() { free_memory(data_, bytes_); }
 
 /// The pool's state outlives the pool while blocks are out.
 struct BlockPool::Shared {
-    std::mutex mutex;
-    std::vector<Lent*> unused;  // oldest first
-    std::size_t unused_bytes = 0;
+    mutable std::mutex mutex;
+    PageHeap heap;
     std::size_t limit = 0;
-    bool closed = false;
 };
 struct BlockPool::Lent {
-    Block block;
+    void* data;
+    std::size_t bytes;
     std::shared_ptr<Shared> home;
 };
 
@@ -70,72 +71,39 @@ BlockPool::BlockPool(std::size_t limit_bytes) : shared_(std::make_shared<Shared>
     shared_->limit = limit_bytes;
 }
 BlockPool::~BlockPool() {
-    {
-        std::lock_guard lock(shared_->mutex);
-        shared_->closed = true;
-    }
-    trim();
+    std::lock_guard lock(shared_->mutex);
+    shared_->limit = 0;
+    shared_->heap.trim(0);
 }
 
 BlockPool::Lent* BlockPool::take(std::size_t bytes) {
-    {
-        std::lock_guard lock(shared_->mutex);
-        auto& unused = shared_->unused;
-        for (std::size_t i = unused.size(); i-- > 0;) {
-            const std::size_t size = unused[i]->block.bytes();
-            // Not much bigger: a small tensor must not hold a big block.
-            if (size < bytes || size > bytes + bytes / 8) continue;
-            Lent* lent = unused[i];
-            unused.erase(unused.begin() + static_cast<std::ptrdiff_t>(i));
-            shared_->unused_bytes -= size;
-            return lent;
-        }
-    }
-    const std::size_t unused = unused_bytes();
-    if (unused > kSpare) trim(std::max(kSpare, unused - std::min(unused, bytes)));
-    return new Lent{Block(bytes), shared_};
+    auto lent = std::make_unique<Lent>(Lent{nullptr, bytes, shared_});
+    std::lock_guard lock(shared_->mutex);
+    PageHeap& heap = shared_->heap;
+    std::size_t fresh = 0;
+    lent->data = heap.take(bytes, fresh);
+    const std::size_t unused = heap.unused_bytes();
+    if (fresh > 0 && unused > kSpare) heap.trim(std::max(kSpare, unused - std::min(unused, fresh)));
+    return lent.release();
 }
 
-void* BlockPool::data(const Lent* lent) { return lent->block.data(); }
+void* BlockPool::data(const Lent* lent) { return lent->data; }
 
 void BlockPool::release(Lent* lent) noexcept {
-    std::vector<Lent*> dead;
-    {
-        std::shared_ptr<Shared> home = lent->home;
-        std::lock_guard lock(home->mutex);
-        if (home->closed || lent->block.bytes() > home->limit) {
-            dead.push_back(lent);
-        } else {
-            home->unused.push_back(lent);
-            home->unused_bytes += lent->block.bytes();
-            while (home->unused_bytes > home->limit) {
-                dead.push_back(home->unused.front());
-                home->unused_bytes -= home->unused.front()->block.bytes();
-                home->unused.erase(home->unused.begin());
-            }
-        }
-    }
-    for (Lent* d : dead) delete d;
+    const std::unique_ptr<Lent> owned(lent);
+    std::lock_guard lock(owned->home->mutex);
+    owned->home->heap.give_back(owned->data, owned->bytes);
+    owned->home->heap.trim(owned->home->limit);
 }
 
 void BlockPool::trim(std::size_t keep_bytes) {
-    std::vector<Lent*> dead;
-    {
-        std::lock_guard lock(shared_->mutex);
-        auto& unused = shared_->unused;
-        std::size_t first = 0;
-        for (; first < unused.size() && shared_->unused_bytes > keep_bytes; ++first) {
-            shared_->unused_bytes -= unused[first]->block.bytes();
-            dead.push_back(unused[first]);
-        }
-        unused.erase(unused.begin(), unused.begin() + static_cast<std::ptrdiff_t>(first));
-    }
-    for (Lent* d : dead) delete d;
+    std::lock_guard lock(shared_->mutex);
+    shared_->heap.trim(keep_bytes);
 }
 
 std::size_t BlockPool::unused_bytes() const {
     std::lock_guard lock(shared_->mutex);
-    return shared_->unused_bytes;
+    return shared_->heap.unused_bytes();
 }
 
 }  // namespace ingot::runtime

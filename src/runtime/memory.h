@@ -1,8 +1,8 @@
 // Memory for programs: aligned blocks, and a bounded pool that hands freed blocks out again.
 //
 // A fresh mapping of a big block costs a page fault every 4 KiB, which at 1024 x 1024 floats is
-// more than the kernel that fills it; the pool keeps what callers have freed. Below everything else
-// here.
+// more than the kernel that fills it; the pool keeps the pages of what callers have freed and makes
+// blocks of other sizes of them (page_heap.h). Below everything else here.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -45,10 +45,10 @@ class BlockPool {
     BlockPool(const BlockPool&) = delete;
     BlockPool& operator=(const BlockPool&) = delete;
 
-    /// A block of at least `bytes`, recycled if one of about this size is at hand. Its contents are
-    /// arbitrary. Hand it back with `release`.
+    /// A block of at least `bytes`, of unused pages as far as there are any at hand. Its contents
+    /// are arbitrary. Hand it back with `release`.
     struct Lent;
-    /// A fresh block takes the place of as much unused memory, so that a caller whose sizes change
+    /// Fresh pages take the place of as much unused memory, so that a caller whose sizes change
     /// all the time needs no more than what it has in use, and a little.
     Lent* take(std::size_t bytes);
     static void* data(const Lent* lent);

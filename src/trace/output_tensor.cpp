@@ -14,7 +14,8 @@ namespace {
 
 /// Below, the C library recycles by itself.
 constexpr std::int64_t kPooledFrom = 1 << 20;
-constexpr std::size_t kPoolBytes = std::size_t{128} << 20;
+/// Of unused memory: a step's gradients, once freed, are what its next forward is made of.
+constexpr std::size_t kPoolBytes = std::size_t{1} << 30;
 
 /// Never destroyed: tensors may be freed while the process ends.
 runtime::BlockPool& pool() {
