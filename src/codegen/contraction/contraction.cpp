@@ -583,8 +583,7 @@ llvm::Function* Emitter::main_function() {
                   Value* block = d_.batch_shift ? high : rest;
                   Value* start = b_.CreateMul(block_index, i64(d_.block_rows));
                   Value* is_last = b_.CreateICmpEQ(block_index, b_.CreateSub(blocks, i64(1)));
-                  Value* end =
-                      b_.CreateSelect(is_last, m, b_.CreateAdd(start, i64(d_.block_rows)));
+                  Value* end = b_.CreateSelect(is_last, m, b_.CreateAdd(start, i64(d_.block_rows)));
                   if_then(b_.CreateICmpNE(block, carried[0]),
                           [&] { prepare_block(d_.batch_shift ? i64(0) : batch, start, end); });
                   tiles(batch, start, end, panel_index);

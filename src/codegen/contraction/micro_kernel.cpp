@@ -439,13 +439,12 @@ Value* copy_neighbours(llvm::IRBuilder<>& b, llvm::Type* element, const PackedRo
     // A row of zeros stands elsewhere, so it is no neighbour; one row alone may be of zeros.
     Value* several =
         b.CreateAnd(b.CreateICmpNE(p.step, index(1)), b.CreateICmpSGT(p.rows, index(1)));
-    Value* alike =
-        emit_loop(b, "near", index(1), p.rows, index(1), {several},
-                  [&](Value* row, const Values& carried) {
-                      Value* at = b.CreateLoad(ptr, b.CreateGEP(ptr, p.entries, row));
-                      Value* near = b.CreateICmpEQ(at, b.CreateGEP(element, first, row));
-                      return Values{b.CreateAnd(carried[0], near)};
-                  })[0];
+    Value* alike = emit_loop(b, "near", index(1), p.rows, index(1), {several},
+                             [&](Value* row, const Values& carried) {
+                                 Value* at = b.CreateLoad(ptr, b.CreateGEP(ptr, p.entries, row));
+                                 Value* near = b.CreateICmpEQ(at, b.CreateGEP(element, first, row));
+                                 return Values{b.CreateAnd(carried[0], near)};
+                             })[0];
     const llvm::Align align(element->isDoubleTy() ? 8 : 4);
     Value* count = b.CreateSelect(alike, p.count, index(0));
     emit_loop(b, "side", index(0), count, [&](Value* k) {
@@ -488,8 +487,7 @@ llvm::Function* row_packer(llvm::Module& module, llvm::Type* element) {
     auto and_not = [&](Value* v, int low) { return b.CreateAnd(v, index(~std::int64_t{low})); };
     // Blocks of 4 rows by 8 k are transposed in registers, where k are consecutive. The last four
     // rows may repeat some of the four before.
-    Value* in_blocks =
-        b.CreateAnd(b.CreateICmpEQ(step, index(1)), b.CreateICmpSGE(rows, index(4)));
+    Value* in_blocks = b.CreateAnd(b.CreateICmpEQ(step, index(1)), b.CreateICmpSGE(rows, index(4)));
     Value* blocked_rows = b.CreateSelect(in_blocks, rows, index(0));
     Value* blocked_k = and_not(count, kLanes - 1);
     emit_loop(b, "segment", index(0), f->getArg(1), [&](Value* segment) {
