@@ -12,8 +12,9 @@
 namespace ingot::trace {
 namespace {
 
-/// Below, the C library recycles by itself.
-constexpr std::int64_t kPooledFrom = 1 << 20;
+/// Below, the C library recycles by itself, for the vendor's calls and optimizers as well: with
+/// blocks from 1 MiB on, ResNet-18's peak in training was 4 % higher.
+constexpr std::int64_t kPooledFrom = 4 << 20;
 /// Of unused memory: a step's gradients, once freed, are what its next forward is made of.
 constexpr std::size_t kPoolBytes = std::size_t{1} << 30;
 
