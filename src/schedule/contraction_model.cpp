@@ -124,6 +124,35 @@ TilePlan plan_tile(Expr n, DType accumulate, const VectorTarget& target) {
     return tile;
 }
 
+namespace {
+
+double number(Expr e) { return e.is_constant() ? static_cast<double>(e.constant()) : 512.0; }
+
+double rounded(double value, double unit) {
+    return unit *
+           std::max(1.0, static_cast<double>(static_cast<std::int64_t>((value + unit - 1) / unit)));
+}
+
+/// Cycles that splitting takes, as FMAs of one core's vectors (32 a cycle): a third of a cycle an
+/// element, twice that where the rows must be turned first.
+double splitting(const ContractionPlan& plan) {
+    constexpr double kElement = 11;
+    const bool turned = plan.a.form == OperandForm::Runs && !plan.a.step.is(1);
+    const double rows = std::min(number(plan.m), 256.0);
+    return kElement * (turned ? 2 : 1) / number(plan.n) + kElement / rows;
+}
+
+/// Whether matrix units do it faster than vectors, with all that they need besides.
+bool should_split(const ContractionPlan& plan, const VectorTarget& target) {
+    const double padding = rounded(number(plan.m), 16) / number(plan.m) *
+                           rounded(number(plan.n), 32) / number(plan.n) *
+                           rounded(number(plan.k), kSplitK) / number(plan.k);
+    return number(plan.m) >= 24 && number(plan.k) >= 24 &&
+           padding / target.rates.split + splitting(plan) < 1;
+}
+
+}  // namespace
+
 std::optional<ContractionPlan> plan_contraction(const Contraction& c,
                                                 std::span<const KernelBuffer> buffers,
                                                 const VectorTarget& target) {
@@ -159,6 +188,12 @@ std::optional<ContractionPlan> plan_contraction(const Contraction& c,
         const int sums = plan.pairs ? std::min(24, target.tile_vectors) : target.tile_vectors;
         plan.tile.rows = plan.tile.vectors == 1 ? 12 : sums / plan.tile.vectors;
     }
+    const bool whole_tile = plan.tile.lanes == 16 && plan.tile.vectors == 2;
+    if (target.split_products && !plan.pairs && c.accumulate == DType::F32 && whole_tile &&
+        should_split(plan, target)) {
+        plan.split = true;
+        plan.tile.rows = kSplitRows;
+    }
     return plan;
 }
 
@@ -169,13 +204,6 @@ std::optional<ContractionPlan> plan_contraction(const Kernel& kernel, const Vect
 
 ContractionCost contraction_cost(const ContractionPlan& plan, const VectorTarget& target) {
     const ContractionRates& rates = target.rates;
-    auto number = [](Expr e) {
-        return e.is_constant() ? static_cast<double>(e.constant()) : 512.0;
-    };
-    auto rounded = [](double value, double unit) {
-        return unit * std::max(1.0, static_cast<double>(
-                                        static_cast<std::int64_t>((value + unit - 1) / unit)));
-    };
     const double m = number(plan.m), n = number(plan.n), k = number(plan.k);
     const double flops = 2 * number(plan.batch) * m * n * k;
     // Padding of n to whole vectors and what a tile costs besides its FMAs (about 60 cycles'
@@ -197,8 +225,9 @@ ContractionCost contraction_cost(const ContractionPlan& plan, const VectorTarget
     const double taps = number(plan.a.segments);
     const bool far = 4 * std::min(m, rows) * k / taps > 0.8 * static_cast<double>(target.l2_bytes);
     const double peak = rates.peak_gflops * 1e3;
-    cost.generated =
-        flops * padded * overhead / ((far ? rates.generated_far : rates.generated) * peak);
+    cost.generated = plan.split ? flops * padded * (overhead / rates.split + splitting(plan)) / peak
+                                : flops * padded * overhead /
+                                      ((far ? rates.generated_far : rates.generated) * peak);
     const bool few = plan.a.form == OperandForm::Runs && number(plan.a.run) < 16;
     const double vendor = !plan.windows ? rates.vendor : few ? rates.vendor_few : rates.vendor_taps;
     cost.vendor = 2.0 + flops / (vendor * peak);

@@ -22,6 +22,7 @@ struct ContractionRates {
     double vendor = 0.5;
     double vendor_taps = 0.5;  // convolutions with a kernel of several taps
     double vendor_few = 0.5;   // and few channels
+    double split = 1.3;        // by matrix units, before the operands are brought into order
 };
 
 /// The little that tile sizes depend on; made from the target's description by its owner.
@@ -30,7 +31,8 @@ struct VectorTarget {
     int tile_vectors = 24;  // sums that a register tile keeps
     std::int64_t l2_bytes = 1 << 20;
     int cores = 1;
-    bool bf16_dot = false;  // instructions that multiply pairs of bf16 into f32
+    bool bf16_dot = false;        // instructions that multiply pairs of bf16 into f32
+    bool split_products = false;  // matrix units: f32 is multiplied as three bf16
     ContractionRates rates;
 };
 
@@ -41,6 +43,9 @@ struct TilePlan {
     int rows = 12;
     int columns() const { return lanes * vectors; }
 };
+
+/// Tiles of matrix units, and how many k they take at a time.
+inline constexpr int kSplitRows = 32, kSplitK = 32;
 
 /// The tile for products with `n` columns accumulated in `accumulate` (F32 or F64). Narrow `n`
 /// gets a narrow panel, so that little is padded.
@@ -77,6 +82,7 @@ struct ContractionPlan {
     OperandPlan a, b;
     bool windows = false;  // an operand is an image read through overlapping windows
     bool pairs = false;    // bf16 operands, multiplied in pairs by instructions made for that
+    bool split = false;    // f32 operands, each split into three bf16 for matrix units
 };
 
 /// The analysis that code generation uses; nothing when the contraction cannot be generated (then

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <random>
 
 #include "codegen/llvm/jit.h"
@@ -272,6 +273,69 @@ TEST(Contraction, PartsOfPanelsInTheFirstCache) {
     }
     check(1, 1100, 33, 512, Left::Rows, false);
     check(1, 31, 1700, 257, Left::Rows, false);  // so many panels that rows are packed
+}
+
+/// f32 as three bf16 each where the processor has matrix units; on others the same shapes by
+/// vectors.
+TEST(Contraction, SplitProducts) {
+    for (const Left left : {Left::Rows, Left::Transposed, Left::Padded, Left::Doubled})
+        for (const Right right : {Right::Packed, Right::Rows, Right::Transposed, Right::Strided}) {
+            check_matmul(2, 69, 130, 96, left, right, false, 3);
+            check_matmul(1, 197, 75, 301, left, right, true, 2);
+        }
+    check_matmul(1, 1100, 96, 512, Left::Rows, Right::Packed, false, 2);
+    check_matmul(1, 32, 640, 2048, Left::Rows, Right::Rows, false, 1);
+}
+
+/// What parts of bf16 cannot say: infinities, no numbers, and what is too small for them.
+TEST(Contraction, SplitProductsOfStrangeNumbers) {
+    constexpr std::int64_t kM = 70, kN = 66, kK = 160;
+    const float inf = std::numeric_limits<float>::infinity();
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    struct Case {
+        float left, right;  // at one place of A's row 37 and at the same k of all of B
+        float scale;        // of everything else in A
+    };
+    for (const Case& c : {Case{inf, 0.5F, 1}, Case{-inf, 2.0F, 1}, Case{inf, 0.0F, 1},
+                          Case{nan, 1.0F, 1}, Case{1.0F, inf, 1}, Case{3e38F, 4.0F, 1},
+                          Case{-3.4e38F, 0.25F, 1}, Case{0.5F, 3.4e38F, 1}, Case{1e-30F, 1e-9F, 0},
+                          Case{3e-39F, 0.75F, 0}, Case{0.3F, 3e-39F, 0}, Case{0, 0, 0},
+                          Case{1.7e-20F, 1.1e-12F, 1e-20F}, Case{1, 1, 1e-36F}}) {
+        SCOPED_TRACE(testing::Message() << c.left << " * " << c.right << " scale " << c.scale);
+        Builder f;
+        const Loop lm = f.loop("m", kM), ln = f.loop("n", kN), lk = f.loop("k", kK);
+        f.c.m = {lm};
+        f.c.n = {ln};
+        f.c.k = {lk};
+        const auto a = f.buffer(), b = f.buffer(), out = f.buffer(true);
+        f.c.a_insts = {Builder::load(a, lm.var * kK + lk.var)};
+        f.c.b_insts = {Builder::load(b, lk.var * kN + ln.var)};
+        f.c.epilogue.insts = {Builder::accumulator()};
+        f.store(out, lm.var * kN + ln.var, 0);
+        Data left = random_data(kM * kK, 1), right = random_data(kK * kN, 2);
+        for (float& x : left) x *= c.scale;
+        constexpr std::int64_t kRow = 37, kPlace = 41;
+        left[kRow * kK + kPlace] = c.left;
+        for (std::int64_t j = 0; j < kN; ++j) right[kPlace * kN + j] = c.right;
+        Data result(kM * kN, 99.0F);
+        run(f.finish(), {left.data(), right.data(), result.data()}, {}, 2);
+        for (std::int64_t i = 0; i < kM; ++i)
+            for (std::int64_t j = 0; j < kN; ++j) {
+                double sum = 0, size = 0;
+                for (std::int64_t x = 0; x < kK; ++x) {
+                    const double p = static_cast<double>(left[i * kK + x]) * right[x * kN + j];
+                    sum += p;
+                    size += std::abs(p);
+                }
+                const float got = result[i * kN + j];
+                if (std::isfinite(sum) && std::abs(sum) < 3.4e38)
+                    ASSERT_NEAR(got, sum, 1e-6 * size + 1e-42) << i << ", " << j;
+                else if (std::isnan(sum))
+                    ASSERT_TRUE(std::isnan(got)) << i << ", " << j;
+                else
+                    ASSERT_EQ(got, sum > 0 ? inf : -inf) << i << ", " << j;
+            }
+    }
 }
 
 TEST(Contraction, OneRowAndOneColumn) {

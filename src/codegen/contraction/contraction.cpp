@@ -1,129 +1,20 @@
 // The driver around the micro-kernels. See contraction.h.
 #include "codegen/contraction/contraction.h"
 
+#include <llvm/IR/IntrinsicsX86.h>
+
 #include <algorithm>
-#include <functional>
-#include <optional>
 #include <string>
 
-#include "codegen/contraction/decisions.h"
+#include "codegen/contraction/emitter.h"
 #include "codegen/contraction/ir_loop.h"
-#include "codegen/contraction/micro_kernel.h"
-#include "codegen/contraction/point.h"
 #include "ir/error.h"
 
 namespace ingot::codegen {
-namespace {
 
 using llvm::Value;
 
-/// Writes the functions of one kernel.
-class Emitter {
-  public:
-    Emitter(llvm::Module& module, const Kernel& kernel, const TargetInfo& target,
-            std::string prefix)
-        : module_(module),
-          kernel_(kernel),
-          c_(*kernel.contraction),
-          target_(target),
-          prefix_(std::move(prefix)),
-          d_(decide(kernel, target)),
-          b_(module.getContext()),
-          element_(d_.dtype == DType::F64 ? b_.getDoubleTy() : b_.getFloatTy()) {}
-
-    KernelCode emit();
-
-  private:
-    // ---- small things ----
-    Value* i64(std::int64_t v) { return b_.getInt64(static_cast<std::uint64_t>(v)); }
-    Value* expr(Expr e) { return emit_expr(b_, e, symbols_); }
-    Value* at(llvm::Type* type, Value* base, Value* index) {
-        return b_.CreateGEP(type, base, index);
-    }
-    Value* bytes_at(Value* base, Expr offset) { return at(b_.getInt8Ty(), base, expr(offset)); }
-    TileShape shape(int rows, int vectors) const {
-        const bool interleaved = d_.plan.b.form == OperandForm::Runs;
-        return {element_,
-                d_.plan.tile.lanes,
-                vectors,
-                rows,
-                !d_.plan.pairs ? DotKind::Elements
-                : interleaved  ? DotKind::InterleavedPairs
-                               : DotKind::Pairs,
-                looks_ahead()};
-    }
-    /// Panels that were packed ahead lie one behind the other, mostly outside the caches: while one
-    /// is used, the next is fetched.
-    bool looks_ahead() const { return d_.plan.b.form == OperandForm::Panels; }
-    /// Of the operands in memory.
-    llvm::Type* operand_type() { return d_.plan.pairs ? b_.getInt16Ty() : element_; }
-    Value* units(Expr along_k) { return expr(d_.units(along_k)); }
-    int columns() const { return d_.plan.tile.columns(); }
-    Value* select_min(Value* x, Value* y) {
-        return b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, x, y);
-    }
-    Value* pointer(std::int32_t buffer) const {
-        return buffers_.list[static_cast<std::size_t>(buffer)].pointer;
-    }
-    void if_then(Value* condition, const std::function<void()>& body);
-
-    // ---- functions ----
-    llvm::Function* begin_function(const std::string& name, llvm::ArrayRef<llvm::Type*> extra,
-                                   bool is_public);
-    /// Internal functions: (buffers, sizes, error, batch, ...).
-    llvm::Function* table_function(const char* name, const OperandPlan& operand,
-                                   const std::vector<Inst>& insts, const std::vector<Loop>& loops,
-                                   Expr limit);
-    struct ComputedPoint {
-        Value* mask;  // null: all
-        Expr along;
-        int width;  // in lanes
-        Value* place;
-        bool keep_others;  // memory outside the mask stays as it is
-    };
-    void compute_at(const std::vector<Inst>& insts, const ComputedPoint& at_point);
-    Value* lane_mask(Value* left);
-    llvm::Function* compute_a();
-    llvm::Function* compute_b();
-    llvm::Function* epilogue_function();
-    void epilogue_rows(llvm::Function* f, bool masked);
-    llvm::Function* main_function();
-
-    // ---- the parts of the main function ----
-    using TileBody = std::function<void(int height, Value* row, Value* local)>;
-    void for_tiles(Value* start, Value* end, const TileBody& body);
-    void prepare_block(Value* batch, Value* start, Value* end);
-    struct PanelValue {
-        Value* address;
-        Value* distance;
-    };
-    PanelValue panel(Value* batch, Value* index, Value* first_column, Value* count);
-    void tiles(Value* batch, Value* start, Value* end, Value* panel_index);
-    void call(llvm::Function* f, std::vector<Value*> extra);
-
-    llvm::Module& module_;
-    const Kernel& kernel_;
-    const Contraction& c_;
-    const TargetInfo& target_;
-    std::string prefix_;
-    Decisions d_;
-    llvm::IRBuilder<> b_;
-    llvm::Type* element_;
-
-    // Of the function being written:
-    PointEmitter::Buffers buffers_;
-    SymbolValues symbols_;
-    Value* buffers_argument_ = nullptr;
-    Value* sizes_argument_ = nullptr;
-    Value* error_argument_ = nullptr;
-    Value* scratch_ = nullptr;
-
-    llvm::Function* fill_a_ = nullptr;
-    llvm::Function* fill_b_ = nullptr;
-    llvm::Function* epilogue_ = nullptr;
-};
-
-void Emitter::if_then(Value* condition, const std::function<void()>& body) {
+void ContractionEmitter::if_then(Value* condition, const std::function<void()>& body) {
     llvm::Function* f = b_.GetInsertBlock()->getParent();
     auto* then = llvm::BasicBlock::Create(b_.getContext(), "then", f);
     auto* after = llvm::BasicBlock::Create(b_.getContext(), "after", f);
@@ -134,8 +25,9 @@ void Emitter::if_then(Value* condition, const std::function<void()>& body) {
     b_.SetInsertPoint(after);
 }
 
-llvm::Function* Emitter::begin_function(const std::string& name,
-                                        llvm::ArrayRef<llvm::Type*> parameters, bool is_public) {
+llvm::Function* ContractionEmitter::begin_function(const std::string& name,
+                                                   llvm::ArrayRef<llvm::Type*> parameters,
+                                                   bool is_public) {
     auto* type = llvm::FunctionType::get(b_.getVoidTy(), parameters, false);
     auto* f = llvm::Function::Create(
         type, is_public ? llvm::GlobalValue::ExternalLinkage : llvm::GlobalValue::InternalLinkage,
@@ -162,229 +54,17 @@ llvm::Function* Emitter::begin_function(const std::string& name,
     return f;
 }
 
-void Emitter::call(llvm::Function* f, std::vector<Value*> extra) {
+void ContractionEmitter::call(llvm::Function* f, std::vector<Value*> extra) {
     extra.insert(extra.begin(), {buffers_argument_, sizes_argument_, error_argument_});
     b_.CreateCall(f, extra);
 }
 
-/// f(buffers, sizes, error, batch, first, count, table, zero): table[segment][i] = the run of
-/// operand row first + i, or zeros where the mask fails or the row is past `limit`.
-llvm::Function* Emitter::table_function(const char* name, const OperandPlan& operand,
-                                        const std::vector<Inst>& insts,
-                                        const std::vector<Loop>& loops, Expr limit) {
-    auto* ptr = b_.getPtrTy();
-    auto* word = b_.getInt64Ty();
-    llvm::Function* f =
-        begin_function(prefix_ + name, {ptr, ptr, ptr, word, word, word, ptr, ptr}, false);
-    buffers_.error = error_argument_ = f->getArg(2);
-    const std::vector<Loop> outer(c_.k.begin(),
-                                  c_.k.begin() + static_cast<std::ptrdiff_t>(operand.inner));
-    bind_loops(b_, f->getArg(3), c_.batch, symbols_);
-    for (std::size_t n = operand.inner; n < c_.k.size(); ++n) symbols_[c_.k[n].var.node()] = i64(0);
-    Value* segments = expr(operand.segments);
-    Value* bound = expr(limit);
-    emit_loop(b_, "row", i64(0), f->getArg(5), [&](Value* row) {
-        Value* index = b_.CreateAdd(f->getArg(4), row);
-        Value* exists = b_.CreateICmpSLT(index, bound);
-        // Rows that do not exist are described as row 0 and then replaced by zeros.
-        bind_loops(b_, b_.CreateSelect(exists, index, i64(0)), loops, symbols_);
-        emit_loop(b_, "segment", i64(0), segments, [&](Value* segment) {
-            bind_loops(b_, segment, outer, symbols_);
-            Value* valid = exists;
-            if (operand.mask != kNone) {
-                PointEmitter point(b_, target_, buffers_, c_.round_intermediates);
-                point.symbols = symbols_;
-                valid = b_.CreateAnd(valid, point.emit_one(insts, operand.mask));
-            }
-            Value* run = at(operand_type(), pointer(operand.buffer), expr(operand.offset));
-            Value* entry = b_.CreateAdd(b_.CreateMul(segment, f->getArg(5)), row);
-            b_.CreateStore(b_.CreateSelect(valid, run, f->getArg(7)), at(ptr, f->getArg(6), entry));
-        });
-    });
-    b_.CreateRetVoid();
-    return f;
-}
-
-/// The value of `insts` at the point that symbols_ describe (or a vector of points along `along`),
-/// stored at `place`. Lanes outside `mask` become zero, or are left alone.
-void Emitter::compute_at(const std::vector<Inst>& insts, const ComputedPoint& at_point) {
-    PointEmitter point(b_, target_, buffers_, c_.round_intermediates);
-    point.symbols = symbols_;
-    const int width = at_point.width;
-    Value* mask = at_point.mask;
-    if (width > 1) point.vectorize(at_point.along, width, mask);
-    point.emit(insts);
-    Value* v = splat(b_, point.value(static_cast<InstId>(insts.size() - 1)),
-                     width > 1 ? static_cast<unsigned>(width) : 0);
-    llvm::Type* type = with_lanes(element_, static_cast<unsigned>(width));
-    if (v->getType() != type) v = b_.CreateFPCast(v, type);
-    if (mask) v = b_.CreateSelect(mask, v, llvm::Constant::getNullValue(type));
-    const llvm::Align align(static_cast<std::uint64_t>(bytes(d_.dtype)));
-    if (mask && at_point.keep_others)
-        b_.CreateMaskedStore(v, at_point.place, align, mask);
-    else
-        b_.CreateAlignedStore(v, at_point.place, align);
-}
-
-/// <lanes x i1>: lane < left.
-Value* Emitter::lane_mask(Value* left) {
-    const auto lanes = static_cast<unsigned>(d_.plan.tile.lanes);
-    return b_.CreateICmpSLT(IndexEmitter::iota(b_.getInt64Ty(), lanes),
-                            b_.CreateVectorSplat(lanes, left));
-}
-
-/// f(buffers, sizes, error, batch, first, count, out, zero): out[i][k] of A for rows first + i.
-/// Vectors run along the innermost k.
-llvm::Function* Emitter::compute_a() {
-    auto* ptr = b_.getPtrTy();
-    auto* word = b_.getInt64Ty();
-    llvm::Function* f =
-        begin_function(prefix_ + "_a", {ptr, ptr, ptr, word, word, word, ptr, ptr}, false);
-    buffers_.error = error_argument_ = f->getArg(2);
-    bind_loops(b_, f->getArg(3), c_.batch, symbols_);
-    Value* k_count = expr(d_.plan.k);
-    Value* first = f->getArg(4);
-    Value* count = f->getArg(5);
-    Value* out = f->getArg(6);
-    const int lanes = d_.plan.tile.lanes;
-    const std::vector<Value*> none;
-    std::vector<Loop> outer = c_.k;
-    const bool vectors = !outer.empty();
-    Loop inner{Expr(0), 1, LoopKind::Serial};
-    if (vectors) {
-        inner = outer.back();
-        outer.pop_back();
-    }
-    Value* run = expr(inner.extent);
-    Expr segments = 1;
-    for (const Loop& l : outer) segments *= l.extent;
-    emit_loop(b_, "i", i64(0), count, [&](Value* i) {
-        // A row past the end is computed as row 0; its sums are not stored.
-        Value* index = b_.CreateAdd(first, i);
-        Value* exists = b_.CreateICmpSLT(index, expr(d_.plan.m));
-        bind_loops(b_, b_.CreateSelect(exists, index, i64(0)), c_.m, symbols_);
-        emit_loop(b_, "segment", i64(0), expr(segments), [&](Value* segment) {
-            bind_loops(b_, segment, outer, symbols_);
-            Value* start = b_.CreateAdd(b_.CreateMul(i, k_count), b_.CreateMul(segment, run));
-            emit_loop(b_, "k", i64(0), run, i64(vectors ? lanes : 1), {},
-                      [&](Value* k, const std::vector<Value*>&) {
-                          if (vectors) symbols_[inner.var.node()] = k;
-                          compute_at(c_.a_insts,
-                                     {vectors ? lane_mask(b_.CreateSub(run, k)) : nullptr,
-                                      inner.var, vectors ? lanes : 1,
-                                      at(element_, out, b_.CreateAdd(start, k)), true});
-                          return none;
-                      });
-        });
-    });
-    b_.CreateRetVoid();
-    return f;
-}
-
-/// The same for B: out[k][i] for columns first + i, zero past the last. Vectors run along n.
-llvm::Function* Emitter::compute_b() {
-    auto* ptr = b_.getPtrTy();
-    auto* word = b_.getInt64Ty();
-    llvm::Function* f =
-        begin_function(prefix_ + "_b", {ptr, ptr, ptr, word, word, word, ptr, ptr}, false);
-    buffers_.error = error_argument_ = f->getArg(2);
-    bind_loops(b_, f->getArg(3), c_.batch, symbols_);
-    Value* k_count = expr(d_.plan.k);
-    Value* first = f->getArg(4);
-    Value* count = f->getArg(5);
-    Value* out = f->getArg(6);
-    const int lanes = d_.plan.tile.lanes;
-    const std::vector<Value*> none;
-    const bool vectors = c_.n.size() == 1;
-    Value* bound = expr(d_.plan.n);
-    emit_loop(b_, "k", i64(0), k_count, [&](Value* k) {
-        bind_loops(b_, k, c_.k, symbols_);
-        emit_loop(b_, "i", i64(0), count, i64(vectors ? lanes : 1), {},
-                  [&](Value* i, const std::vector<Value*>&) {
-                      Value* index = b_.CreateAdd(first, i);
-                      Value* exists = b_.CreateICmpSLT(index, bound);
-                      Value* place = b_.CreateAdd(b_.CreateMul(k, i64(columns())), i);
-                      // A point past the end is computed as point 0.
-                      Value* safe = b_.CreateSelect(exists, index, i64(0));
-                      bind_loops(b_, safe, c_.n, symbols_);
-                      compute_at(c_.b_insts,
-                                 {vectors ? lane_mask(b_.CreateSub(bound, index)) : exists,
-                                  vectors ? c_.n[0].var : Expr(0), vectors ? lanes : 1,
-                                  at(element_, out, place), false});
-                      return none;
-                  });
-    });
-    b_.CreateRetVoid();
-    return f;
-}
-
-/// f(buffers, sizes, error, batch, first row, rows, first column, columns, tile)
-llvm::Function* Emitter::epilogue_function() {
-    auto* ptr = b_.getPtrTy();
-    auto* word = b_.getInt64Ty();
-    llvm::Function* f = begin_function(prefix_ + "_epilogue",
-                                       {ptr, ptr, ptr, word, word, word, word, word, ptr}, false);
-    buffers_.error = error_argument_ = f->getArg(2);
-    bind_loops(b_, f->getArg(3), c_.batch, symbols_);
-    const Expr n = d_.plan.n;
-    if (n.is_constant() && n.constant() % columns() == 0) {
-        epilogue_rows(f, false);
-    } else {
-        Value* full = b_.CreateICmpEQ(f->getArg(7), i64(columns()));
-        auto* all = llvm::BasicBlock::Create(b_.getContext(), "full", f);
-        auto* part = llvm::BasicBlock::Create(b_.getContext(), "part", f);
-        b_.CreateCondBr(full, all, part);
-        b_.SetInsertPoint(all);
-        const SymbolValues kept = symbols_;
-        epilogue_rows(f, false);
-        b_.CreateRetVoid();
-        b_.SetInsertPoint(part);
-        symbols_ = kept;
-        epilogue_rows(f, true);
-    }
-    b_.CreateRetVoid();
-    return f;
-}
-
-void Emitter::epilogue_rows(llvm::Function* f, bool masked) {
-    const int lanes = d_.plan.tile.lanes;
-    // Vectors along the last n loop, if none of them runs over its end.
-    const bool vectors = c_.n.size() == 1 || (c_.n.size() > 1 && c_.n.back().extent.is_constant() &&
-                                              c_.n.back().extent.constant() % lanes == 0);
-    const int step = vectors ? lanes : 1;
-    Value* tile = f->getArg(8);
-    auto* vector = llvm::FixedVectorType::get(element_, static_cast<unsigned>(lanes));
-    emit_loop(b_, "row", i64(0), f->getArg(5), [&](Value* row) {
-        bind_loops(b_, b_.CreateAdd(f->getArg(4), row), c_.m, symbols_);
-        emit_loop(b_, "column", i64(0), masked ? f->getArg(7) : i64(columns()), i64(step), {},
-                  [&](Value* column, const std::vector<Value*>&) {
-                      bind_loops(b_, b_.CreateAdd(f->getArg(6), column), c_.n, symbols_);
-                      PointEmitter point(b_, target_, buffers_, c_.round_intermediates);
-                      point.symbols = symbols_;
-                      Value* mask = nullptr;
-                      if (vectors && masked) {
-                          Value* left = b_.CreateSub(f->getArg(7), column);
-                          mask = b_.CreateICmpSLT(
-                              IndexEmitter::iota(b_.getInt64Ty(), static_cast<unsigned>(lanes)),
-                              b_.CreateVectorSplat(static_cast<unsigned>(lanes), left));
-                      }
-                      if (vectors) point.vectorize(c_.n.back().var, lanes, mask);
-                      Value* place = b_.CreateAdd(b_.CreateMul(row, i64(columns())), column);
-                      point.accumulator = b_.CreateAlignedLoad(
-                          vectors ? static_cast<llvm::Type*>(vector) : element_,
-                          at(element_, tile, place),
-                          llvm::Align(static_cast<std::uint64_t>(bytes(d_.dtype))));
-                      point.emit(c_.epilogue.insts);
-                      for (const Store& s : c_.epilogue.stores) point.store(s);
-                      return std::vector<Value*>{};
-                  });
-    });
-}
-
 /// The block's tiles: full ones in a loop, then the rest.
-void Emitter::for_tiles(Value* start, Value* end, const TileBody& body) {
+void ContractionEmitter::for_tiles(Value* start, Value* end, const TileBody& body) {
     const int full = d_.heights[0];
     Value* count = b_.CreateSub(end, start);
+    // Split tiles are whole ones or halves.
+    if (d_.plan.split) count = round_up(count, d_.heights.back());
     Value* counted = d_.pad_rest ? b_.CreateAdd(count, i64(full - 1)) : count;
     Value* whole = b_.CreateMul(b_.CreateUDiv(counted, i64(full)), i64(full));
     emit_loop(b_, "tile", i64(0), whole, i64(full), {},
@@ -403,86 +83,13 @@ void Emitter::for_tiles(Value* start, Value* end, const TileBody& body) {
     }
 }
 
-void Emitter::prepare_block(Value* batch, Value* start, Value* end) {
-    Value* zero = bytes_at(scratch_, d_.scratch.zero);
-    Value* table = bytes_at(scratch_, d_.scratch.table);
-    Value* k = units(d_.plan.k);
-    const bool computed = d_.plan.a.form == OperandForm::Computed;
-    for_tiles(start, end, [&](int height, Value* row, Value* local) {
-        Value* packed =
-            at(element_, bytes_at(scratch_, d_.scratch.a_packed), b_.CreateMul(local, k));
-        if (computed) {
-            Value* rows = bytes_at(scratch_, d_.scratch.a_rows);
-            call(fill_a_, {batch, row, i64(height), rows, zero});
-            for (int r = 0; r < height; ++r)
-                b_.CreateStore(at(element_, rows, b_.CreateMul(k, i64(r))),
-                               at(b_.getPtrTy(), table, i64(r)));
-            b_.CreateCall(row_packer(module_, element_),
-                          {table, i64(1), k, i64(1), i64(height), packed, zero});
-            return;
-        }
-        Value* segments = expr(d_.plan.a.segments);
-        Value* entries =
-            d_.pack_a ? table : at(b_.getPtrTy(), table, b_.CreateMul(local, segments));
-        call(fill_a_, {batch, row, i64(height), entries, zero});
-        if (d_.pack_a)
-            b_.CreateCall(row_packer(module_, element_),
-                          {table, segments, units(d_.plan.a.run), expr(d_.plan.a.step), i64(height),
-                           packed, zero});
-    });
-}
-
-Emitter::PanelValue Emitter::panel(Value* batch, Value* index, Value* first_column, Value* count) {
-    const OperandPlan& operand = d_.plan.b;
-    Value* k = units(d_.plan.k);
-    Value* packed_distance = i64(columns());
-    SymbolValues origin = symbols_;
-    bind_loops(b_, batch, c_.batch, origin);
-    for (const Loop& l : c_.k) origin[l.var.node()] = i64(0);
-    for (const Loop& l : c_.n) origin[l.var.node()] = i64(0);
-    auto origin_address = [&] {
-        return at(operand_type(), pointer(operand.buffer), emit_expr(b_, operand.offset, origin));
-    };
-    if (operand.form == OperandForm::Panels)
-        return {
-            at(element_, origin_address(), b_.CreateMul(b_.CreateMul(index, k), packed_distance)),
-            packed_distance};
-    Value* out = bytes_at(scratch_, d_.scratch.panel);
-    if (operand.form == OperandForm::Columns) {
-        Value* from = at(operand_type(), origin_address(), first_column);
-        Value* distance = expr(operand.stride);
-        TileShape copied = shape(1, d_.plan.tile.vectors);
-        copied.element = operand_type();
-        llvm::Function* copier = panel_copier(module_, copied);
-        Value* rows = expr(d_.plan.k);
-        if (!d_.b_in_place) {
-            b_.CreateCall(copier, {from, distance, rows, count, out});
-            return {out, packed_distance};
-        }
-        Value* partial = b_.CreateICmpSLT(count, packed_distance);
-        if_then(partial, [&] { b_.CreateCall(copier, {from, distance, rows, count, out}); });
-        return {b_.CreateSelect(partial, out, from),
-                b_.CreateSelect(partial, packed_distance, distance)};
-    }
-    Value* zero = bytes_at(scratch_, d_.scratch.zero);
-    if (operand.form == OperandForm::Runs) {
-        Value* table = bytes_at(scratch_, d_.scratch.b_table);
-        call(fill_b_, {batch, first_column, packed_distance, table, zero});
-        b_.CreateCall(row_packer(module_, element_),
-                      {table, expr(operand.segments), units(operand.run), expr(operand.step),
-                       packed_distance, out, zero});
-    } else {
-        call(fill_b_, {batch, first_column, packed_distance, out, zero});
-    }
-    return {out, packed_distance};
-}
-
-void Emitter::tiles(Value* batch, Value* start, Value* end, Value* panel_index) {
+void ContractionEmitter::tiles(Value* batch, Value* start, Value* end, Value* panel_index) {
     Value* k = units(d_.plan.k);
     Value* n = expr(d_.plan.n);
     Value* first_column = b_.CreateMul(panel_index, i64(columns()));
     Value* count = select_min(b_.CreateSub(n, first_column), i64(columns()));
-    const PanelValue right = panel(batch, panel_index, first_column, count);
+    const PanelValue right =
+        panel(batch, panel_index, first_column, count, bytes_at(scratch_, d_.scratch.panel));
     const std::int64_t distance = d_.b_in_place ? kRuntimeStride : columns();
     const int vectors = d_.plan.tile.vectors;
     // The last panel may need fewer vectors.
@@ -558,7 +165,7 @@ void Emitter::tiles(Value* batch, Value* start, Value* end, Value* panel_index) 
 }
 
 /// The KernelFn.
-llvm::Function* Emitter::main_function() {
+llvm::Function* ContractionEmitter::main_function() {
     auto* ptr = b_.getPtrTy();
     auto* word = b_.getInt64Ty();
     llvm::Function* f = begin_function(prefix_, {ptr, ptr, word, word, ptr, ptr}, true);
@@ -567,13 +174,14 @@ llvm::Function* Emitter::main_function() {
     Value* zero_bytes = expr(d_.scratch.a_rows - d_.scratch.zero);
     b_.CreateMemSet(bytes_at(scratch_, d_.scratch.zero), b_.getInt8(0), zero_bytes,
                     llvm::MaybeAlign(64));
-    Value* panels = expr(d_.panels);
+    if (d_.plan.split) configure_tiles();
+    Value* groups = expr(d_.groups);
     Value* blocks = expr(d_.blocks);
     Value* m = expr(d_.plan.m);
     emit_loop(b_, "item", f->getArg(2), f->getArg(3), i64(1), {i64(-1)},
               [&](Value* item, const std::vector<Value*>& carried) {
-                  Value* panel_index = b_.CreateURem(item, panels);
-                  Value* rest = b_.CreateUDiv(item, panels);
+                  Value* group = b_.CreateURem(item, groups);
+                  Value* rest = b_.CreateUDiv(item, groups);
                   // Blocks within batches, or batches within blocks where they share the table.
                   Value* inner = d_.batch_shift ? expr(d_.plan.batch) : blocks;
                   Value* low = b_.CreateURem(rest, inner);
@@ -586,14 +194,16 @@ llvm::Function* Emitter::main_function() {
                   Value* end = b_.CreateSelect(is_last, m, b_.CreateAdd(start, i64(d_.block_rows)));
                   if_then(b_.CreateICmpNE(block, carried[0]),
                           [&] { prepare_block(d_.batch_shift ? i64(0) : batch, start, end); });
-                  tiles(batch, start, end, panel_index);
+                  d_.plan.split ? split_tiles(batch, start, end, group)
+                                : tiles(batch, start, end, group);
                   return std::vector<Value*>{block};
               });
+    if (d_.plan.split) b_.CreateIntrinsic(llvm::Intrinsic::x86_tilerelease, {}, {});
     b_.CreateRetVoid();
     return f;
 }
 
-KernelCode Emitter::emit() {
+KernelCode ContractionEmitter::emit() {
     fill_a_ = d_.plan.a.form == OperandForm::Runs
                   ? table_function("_rows", d_.plan.a, c_.a_insts, c_.m, d_.plan.m)
                   : compute_a();
@@ -604,17 +214,15 @@ KernelCode Emitter::emit() {
     llvm::Function* f = main_function();
     Launch launch;
     launch.symbol = f->getName().str();
-    launch.work = d_.plan.batch * d_.blocks * d_.panels;
+    launch.work = d_.plan.batch * d_.blocks * d_.groups;
     // Some 20 microseconds' worth of FMAs make a thread worth waking.
     const std::int64_t per_item =
         std::max<std::int64_t>(1, std::min(d_.block_rows, or_default(d_.plan.m, d_.block_rows)) *
-                                      columns() * or_default(d_.plan.k, 512));
+                                      columns() * d_.group * or_default(d_.plan.k, 512));
     launch.grain = std::max<std::int64_t>(1, 1000000 / per_item);
     launch.scratch_bytes = d_.scratch.total;
     return {{launch}};
 }
-
-}  // namespace
 
 namespace {
 /// Measured where named, one thread; PyTorch's libraries are Intel's, and only its own processors
@@ -630,7 +238,8 @@ ContractionRates rates_of(Maker maker) {
             .generated_far = 0.42,
             .vendor = 0.6,
             .vendor_taps = 0.48,
-            .vendor_few = 0.12};
+            .vendor_few = 0.12,
+            .split = 1.3};
 }
 }  // namespace
 
@@ -643,13 +252,14 @@ VectorTarget vector_target(const TargetInfo& target) {
     v.l2_bytes = static_cast<std::int64_t>(target.l2_bytes);
     v.cores = static_cast<int>(target.cores);
     v.bf16_dot = target.avx512bf16;
+    v.split_products = target.amx_bf16 && target.avx512f;
     v.rates = rates_of(target.maker);
     return v;
 }
 
 KernelCode emit_contraction(llvm::Module& module, const Kernel& kernel, const TargetInfo& target,
                             std::string_view symbol_prefix) {
-    return Emitter(module, kernel, target, std::string(symbol_prefix)).emit();
+    return ContractionEmitter(module, kernel, target, std::string(symbol_prefix)).emit();
 }
 
 }  // namespace ingot::codegen

@@ -5,6 +5,7 @@
 
 #include "codegen/contraction/contraction.h"
 #include "codegen/contraction/micro_kernel.h"
+#include "codegen/contraction/split_kernel.h"
 #include "ir/error.h"
 
 namespace ingot::codegen {
@@ -110,6 +111,79 @@ std::optional<Expr> find_batch_shift(const Decisions& d, const Contraction& c) {
     return Expr(shift);
 }
 
+void decide_vectors(Decisions& d, const Contraction& c, const TargetInfo& target) {
+    const int size = bytes(d.dtype);
+    d.heights = choose_heights(d.plan.m, d.plan.tile.rows);
+    const int rows = d.heights[0];
+    d.block_k = choose_block_k(d.plan, target, rows, size);
+    d.pack_a = should_pack(d.plan, c, d.block_k > 0);
+    d.b_in_place = d.plan.b.form == OperandForm::Columns && !d.plan.pairs &&
+                   d.plan.m.is_constant() && d.plan.m.constant() <= 2 * d.plan.tile.rows;
+    if (d.plan.m.is_constant() && d.plan.m.constant() % rows != 0) {
+        const std::int64_t m = d.plan.m.constant();
+        d.pad_rest = (m + rows - 1) / rows * rows * 50 <= m * 51;
+        if (!d.pad_rest) d.heights.push_back(static_cast<int>(m % rows));
+    }
+    divide_rows(d, choose_block(d.plan, target, rows, size, d.block_k > 0));
+}
+
+/// Blocks of rows and groups of panels. While a part of k is worked on, that part of A and the sums
+/// of the group stay in the second cache; each part of B is split anew for each block, which is
+/// little beside some hundred rows. Threads take equal numbers of items.
+void divide_split(Decisions& d, const TargetInfo& target) {
+    constexpr std::int64_t kMostPanels = 8;
+    const auto l2 = static_cast<std::int64_t>(target.l2_bytes);
+    const std::int64_t cores = std::max(1U, target.cores);
+    const std::int64_t m = std::max<std::int64_t>(1, or_default(d.plan.m, 4096));
+    const std::int64_t k = std::max<std::int64_t>(1, or_default(d.plan.k, 1024));
+    const std::int64_t batch = or_default(d.plan.batch, 1);
+    const std::int64_t tiles = (m + kSplitRows - 1) / kSplitRows;
+    const std::int64_t panels =
+        std::max<std::int64_t>(1, or_default(ceil_div(d.plan.n, d.plan.tile.columns()), 16));
+    // Other forms than these two bring a panel of all k into order first.
+    const bool as_it_lies =
+        d.plan.b.form == OperandForm::Panels || d.plan.b.form == OperandForm::Columns;
+    const std::int64_t most_panels =
+        as_it_lies ? kMostPanels
+                   : std::clamp<std::int64_t>(l2 / 4 / (k * kSplitColumns * 4), 1, kMostPanels);
+    const std::int64_t row_bytes = most_panels * kSplitColumns * 4 + kSplitBlock * kSplitBytes;
+    // All of a block's A is kept, if not in the second cache: a few megabytes for each thread.
+    constexpr std::int64_t kMostBytes = 6 << 20;
+    const std::int64_t most_rows = std::max<std::int64_t>(
+        2 * kSplitRows, std::min(l2 / 2 / row_bytes, kMostBytes / (k * kSplitBytes)));
+    const std::int64_t fewest = (m + most_rows - 1) / most_rows;
+    double best = 0;
+    for (std::int64_t count = fewest; count < fewest + 2 * cores; ++count)
+        for (std::int64_t group = 1; group <= std::min(panels, most_panels); ++group) {
+            const std::int64_t height = (tiles + count - 1) / count;
+            const std::int64_t items =
+                batch * ((tiles + height - 1) / height) * ((panels + group - 1) / group);
+            const std::int64_t turns = (items + cores - 1) / cores;
+            // Splitting B costs as much as some ten rows, passing over A as a fraction of a panel.
+            const double cost = static_cast<double>(turns) *
+                                (static_cast<double>(height * kSplitRows) + 10) *
+                                (static_cast<double>(group) + 0.1);
+            if (best > 0 && cost >= best) continue;
+            best = cost;
+            d.group = static_cast<int>(group);
+            d.block_rows = height * kSplitRows;
+        }
+    d.most_rows = d.block_rows;
+    d.blocks = ceil_div(d.plan.m, Expr(d.block_rows));
+}
+
+/// What products of split elements need besides.
+void decide_split(Decisions& d, const TargetInfo& target) {
+    const OperandPlan& a = d.plan.a;
+    d.heights = {kSplitRows, kSplitRows / 2};
+    d.block_k = kSplitBlock;
+    d.pack_a = true;
+    d.split_runs = a.form == OperandForm::Computed ||
+                   (a.step.is(1) && (a.segments.is(1) || mod(a.run, Expr(kSplitK)).is(0)));
+    d.b_in_place = d.plan.b.form == OperandForm::Columns;
+    divide_split(d, target);
+}
+
 }  // namespace
 
 Decisions decide(const Kernel& kernel, const TargetInfo& target) {
@@ -121,22 +195,15 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.plan = *plan;
     d.dtype = c.accumulate;
     const int size = bytes(d.dtype);
-    d.heights = choose_heights(plan->m, plan->tile.rows);
+    if (plan->split)
+        decide_split(d, target);
+    else
+        decide_vectors(d, c, target);
     const int rows = d.heights[0];
-    d.block_k = choose_block_k(*plan, target, rows, size);
-    d.pack_a = should_pack(*plan, c, d.block_k > 0);
-    d.b_in_place = plan->b.form == OperandForm::Columns && !plan->pairs && plan->m.is_constant() &&
-                   plan->m.constant() <= 2 * plan->tile.rows;
-    if (plan->m.is_constant() && plan->m.constant() % rows != 0) {
-        const std::int64_t m = plan->m.constant();
-        d.pad_rest = (m + rows - 1) / rows * rows * 50 <= m * 51;
-        if (!d.pad_rest) d.heights.push_back(static_cast<int>(m % rows));
-    }
-    divide_rows(d, choose_block(*plan, target, rows, size, d.block_k > 0));
-    d.panels = ceil_div(plan->n, plan->tile.columns());
+    d.groups = ceil_div(ceil_div(plan->n, plan->tile.columns()), Expr(d.group));
 
     const std::int64_t summed_rows = d.block_k > 0 ? d.most_rows : rows;
-    Expr end = Expr(summed_rows * plan->tile.columns() * size);
+    Expr end = Expr(summed_rows * plan->tile.columns() * d.group * size);
     auto place = [&](Expr byte_count) {
         const Expr at = end;
         end = end + Expr(64) * ceil_div(byte_count, 64);
@@ -156,12 +223,20 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
         shifted + max(Expr(1), max(computed ? Expr(0) : plan->a.run,
                                    plan->b.form == OperandForm::Runs ? plan->b.run : Expr(0))) *
                       Expr(size));
-    d.scratch.a_rows = place(computed ? plan->k * Expr(std::int64_t{rows} * size) : Expr(0));
+    const bool turned = plan->split && !d.split_runs;
+    d.scratch.a_rows =
+        place(computed || turned ? plan->k * Expr(std::int64_t{rows} * size) : Expr(0));
     const Expr k_units = d.units(plan->k);
-    d.scratch.a_packed = place(d.pack_a ? k_units * Expr(d.most_rows * size) : Expr(0));
-    d.scratch.panel = place(plan->b.form == OperandForm::Panels
-                                ? Expr(0)
-                                : k_units * Expr(std::int64_t{plan->tile.columns()} * size));
+    d.scratch.a_packed = place(plan->split ? d.split_k() * Expr(d.most_rows * kSplitBytes)
+                               : d.pack_a  ? k_units * Expr(d.most_rows * size)
+                                           : Expr(0));
+    d.scratch.panel =
+        place(plan->b.form == OperandForm::Panels
+                  ? Expr(0)
+                  : k_units * Expr(std::int64_t{plan->tile.columns()} * d.group * size));
+    d.scratch.b_split = place(Expr(plan->split ? kSplitBlock * kSplitColumns * kSplitBytes : 0));
+    d.scratch.room = place(Expr(plan->split ? kSplitRows * kSplitColumns * size : 0));
+    d.scratch.tile_shapes = place(Expr(plan->split ? kTileShapeBytes : 0));
     d.scratch.total = end;
     return d;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "codegen/contraction/ir_loop.h"
+#include "codegen/contraction/shared_function.h"
 
 namespace ingot::codegen {
 namespace {
@@ -31,26 +32,6 @@ int chains(const TileShape& tile) {
 int unrolled(const TileShape& tile) { return std::max(2, chains(tile)); }
 
 constexpr std::uint64_t kBlock = kSumBlock;
-
-/// An internal function of the module, or the one of that name it has already.
-struct SharedFunction {
-    llvm::Function* function;
-    bool is_new;
-};
-
-SharedFunction shared_function(llvm::Module& module, const std::string& name,
-                               llvm::ArrayRef<llvm::Type*> parameters) {
-    if (llvm::Function* known = module.getFunction(name)) return {known, false};
-    llvm::LLVMContext& context = module.getContext();
-    auto* type = llvm::FunctionType::get(llvm::Type::getVoidTy(context), parameters, false);
-    auto* f = llvm::Function::Create(type, llvm::GlobalValue::InternalLinkage, name, module);
-    f->addFnAttr(llvm::Attribute::NoInline);
-    f->addFnAttr(llvm::Attribute::NoUnwind);
-    for (llvm::Argument& a : f->args())
-        if (a.getType()->isPointerTy()) a.addAttr(llvm::Attribute::NoAlias);
-    llvm::BasicBlock::Create(context, "entry", f);
-    return {f, true};
-}
 
 std::string tile_name(const char* kind, const TileShape& tile, std::int64_t ldb) {
     const char* type = tile.element->isDoubleTy()      ? "_f64_"

@@ -1,0 +1,138 @@
+// Writes the functions of one contraction kernel. Internal to this folder: contraction.cpp has the
+// driver, operands.cpp what brings A and B to the micro-kernels, split_driver.cpp the driver of
+// split products, epilogue.cpp what happens to finished tiles. See contraction.h.
+#pragma once
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/Module.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "codegen/compiled.h"
+#include "codegen/contraction/decisions.h"
+#include "codegen/contraction/micro_kernel.h"
+#include "codegen/contraction/point.h"
+#include "codegen/llvm/target.h"
+#include "schedule/nest.h"
+
+namespace ingot::codegen {
+
+class ContractionEmitter {
+  public:
+    ContractionEmitter(llvm::Module& module, const Kernel& kernel, const TargetInfo& target,
+                       std::string prefix)
+        : module_(module),
+          kernel_(kernel),
+          c_(*kernel.contraction),
+          target_(target),
+          prefix_(std::move(prefix)),
+          d_(decide(kernel, target)),
+          b_(module.getContext()),
+          element_(d_.dtype == DType::F64 ? b_.getDoubleTy() : b_.getFloatTy()) {}
+
+    KernelCode emit();
+
+  private:
+    // ---- small things ----
+    llvm::Value* i64(std::int64_t v) { return b_.getInt64(static_cast<std::uint64_t>(v)); }
+    llvm::Value* expr(Expr e) { return emit_expr(b_, e, symbols_); }
+    llvm::Value* at(llvm::Type* type, llvm::Value* base, llvm::Value* index) {
+        return b_.CreateGEP(type, base, index);
+    }
+    llvm::Value* bytes_at(llvm::Value* base, Expr offset) {
+        return at(b_.getInt8Ty(), base, expr(offset));
+    }
+    TileShape shape(int rows, int vectors) const {
+        const bool interleaved = d_.plan.b.form == OperandForm::Runs;
+        return {element_,
+                d_.plan.tile.lanes,
+                vectors,
+                rows,
+                !d_.plan.pairs ? DotKind::Elements
+                : interleaved  ? DotKind::InterleavedPairs
+                               : DotKind::Pairs,
+                looks_ahead()};
+    }
+    /// Panels that were packed ahead lie one behind the other, mostly outside the caches: while one
+    /// is used, the next is fetched.
+    bool looks_ahead() const { return d_.plan.b.form == OperandForm::Panels; }
+    /// Of the operands in memory.
+    llvm::Type* operand_type() { return d_.plan.pairs ? b_.getInt16Ty() : element_; }
+    llvm::Value* units(Expr along_k) { return expr(d_.units(along_k)); }
+    int columns() const { return d_.plan.tile.columns(); }
+    llvm::Value* round_up(llvm::Value* x, std::int64_t unit) {
+        return b_.CreateMul(b_.CreateUDiv(b_.CreateAdd(x, i64(unit - 1)), i64(unit)), i64(unit));
+    }
+    llvm::Value* select_min(llvm::Value* x, llvm::Value* y) {
+        return b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, x, y);
+    }
+    llvm::Value* pointer(std::int32_t buffer) const {
+        return buffers_.list[static_cast<std::size_t>(buffer)].pointer;
+    }
+    void if_then(llvm::Value* condition, const std::function<void()>& body);
+
+    // ---- functions ----
+    llvm::Function* begin_function(const std::string& name, llvm::ArrayRef<llvm::Type*> extra,
+                                   bool is_public);
+    /// Internal functions: (buffers, sizes, error, batch, ...).
+    llvm::Function* table_function(const char* name, const OperandPlan& operand,
+                                   const std::vector<Inst>& insts, const std::vector<Loop>& loops,
+                                   Expr limit);
+    struct ComputedPoint {
+        llvm::Value* mask;  // null: all
+        Expr along;
+        int width;  // in lanes
+        llvm::Value* place;
+        bool keep_others;  // memory outside the mask stays as it is
+    };
+    void compute_at(const std::vector<Inst>& insts, const ComputedPoint& at_point);
+    llvm::Value* lane_mask(llvm::Value* left);
+    llvm::Function* compute_a();
+    llvm::Function* compute_b();
+    llvm::Function* epilogue_function();
+    void epilogue_rows(llvm::Function* f, bool masked);
+    llvm::Function* main_function();
+
+    // ---- the parts of the main function ----
+    using TileBody = std::function<void(int height, llvm::Value* row, llvm::Value* local)>;
+    void for_tiles(llvm::Value* start, llvm::Value* end, const TileBody& body);
+    void prepare_block(llvm::Value* batch, llvm::Value* start, llvm::Value* end);
+    struct PanelValue {
+        llvm::Value* address;
+        llvm::Value* distance;
+    };
+    PanelValue panel(llvm::Value* batch, llvm::Value* index, llvm::Value* first_column,
+                     llvm::Value* count, llvm::Value* out);
+    llvm::Value* first_of_b(llvm::Value* batch);
+    PanelValue columns_in_place(llvm::Value* batch, llvm::Value* first_column);
+    void tiles(llvm::Value* batch, llvm::Value* start, llvm::Value* end, llvm::Value* panel_index);
+    void split_rows(llvm::Value* batch, int height, llvm::Value* row, llvm::Value* local);
+    void split_tiles(llvm::Value* batch, llvm::Value* start, llvm::Value* end, llvm::Value* group);
+    void configure_tiles();
+    void call(llvm::Function* f, std::vector<llvm::Value*> extra);
+
+    llvm::Module& module_;
+    const Kernel& kernel_;
+    const Contraction& c_;
+    const TargetInfo& target_;
+    std::string prefix_;
+    Decisions d_;
+    llvm::IRBuilder<> b_;
+    llvm::Type* element_;
+
+    // Of the function being written:
+    PointEmitter::Buffers buffers_;
+    SymbolValues symbols_;
+    llvm::Value* buffers_argument_ = nullptr;
+    llvm::Value* sizes_argument_ = nullptr;
+    llvm::Value* error_argument_ = nullptr;
+    llvm::Value* scratch_ = nullptr;
+
+    llvm::Function* fill_a_ = nullptr;
+    llvm::Function* fill_b_ = nullptr;
+    llvm::Function* epilogue_ = nullptr;
+};
+
+}  // namespace ingot::codegen

@@ -1,0 +1,154 @@
+// The driver of split products: tile registers, A's rows and a group of panels. See emitter.h and
+// split_kernel.h.
+#include <llvm/IR/IntrinsicsX86.h>
+
+#include <array>
+
+#include "codegen/contraction/emitter.h"
+#include "codegen/contraction/ir_loop.h"
+#include "codegen/contraction/split_kernel.h"
+
+namespace ingot::codegen {
+
+using llvm::Value;
+
+/// The tile registers hold 16 rows of 64 bytes each.
+void ContractionEmitter::configure_tiles() {
+    std::array<std::uint8_t, kTileShapeBytes> shapes{};
+    shapes[0] = 1;  // palette
+    for (std::size_t n = 0; n < 8; ++n) {
+        shapes[16 + 2 * n] = 64;  // bytes of a row
+        shapes[48 + n] = 16;      // rows
+    }
+    Value* place = bytes_at(scratch_, d_.scratch.tile_shapes);
+    b_.CreateAlignedStore(llvm::ConstantDataVector::get(b_.getContext(), shapes), place,
+                          llvm::Align(64));
+    b_.CreateIntrinsic(llvm::Intrinsic::x86_ldtilecfg, {}, {place});
+}
+
+/// A tile's rows of A, each element as three bf16.
+void ContractionEmitter::split_rows(Value* batch, int height, Value* row, Value* local) {
+    Value* zero = bytes_at(scratch_, d_.scratch.zero);
+    Value* table = bytes_at(scratch_, d_.scratch.table);
+    Value* rows = bytes_at(scratch_, d_.scratch.a_rows);
+    Value* k = expr(d_.plan.k);
+    Value* out = at(b_.getInt8Ty(), bytes_at(scratch_, d_.scratch.a_packed),
+                    b_.CreateMul(local, expr(d_.split_k() * Expr(kSplitBytes))));
+    if (d_.plan.a.form == OperandForm::Computed) {
+        call(fill_a_, {batch, row, i64(height), rows, zero});
+        for (int r = 0; r < height; ++r)
+            b_.CreateStore(at(element_, rows, b_.CreateMul(k, i64(r))),
+                           at(b_.getPtrTy(), table, i64(r)));
+        b_.CreateCall(row_splitter(module_), {table, i64(1), k, i64(height), out});
+        return;
+    }
+    Value* segments = expr(d_.plan.a.segments);
+    Value* run = expr(d_.plan.a.run);
+    call(fill_a_, {batch, row, i64(height), table, zero});
+    if (d_.split_runs) {
+        b_.CreateCall(row_splitter(module_), {table, segments, run, i64(height), out});
+        return;
+    }
+    b_.CreateCall(row_packer(module_, element_),
+                  {table, segments, run, expr(d_.plan.a.step), i64(height), rows, zero});
+    b_.CreateCall(column_splitter(module_), {rows, k, i64(height), out});
+}
+
+/// A group of panels against all rows of the block, a part of k at a time: a panel's part is split
+/// and used from the first cache, while the next panel's is fetched.
+void ContractionEmitter::split_tiles(Value* batch, Value* start, Value* end, Value* group) {
+    Value* k = expr(d_.plan.k);
+    Value* n = expr(d_.plan.n);
+    Value* all_panels = b_.CreateUDiv(b_.CreateAdd(n, i64(columns() - 1)), i64(columns()));
+    Value* first = b_.CreateMul(group, i64(d_.group));
+    Value* panels = select_min(b_.CreateSub(all_panels, first), i64(d_.group));
+    Value* right_split = bytes_at(scratch_, d_.scratch.b_split);
+    Value* a_packed = bytes_at(scratch_, d_.scratch.a_packed);
+    Value* ordered = bytes_at(scratch_, d_.scratch.panel);
+    Value* row_bytes = expr(d_.split_k() * Expr(kSplitBytes));
+    Value* panel_floats = b_.CreateMul(k, i64(columns()));
+    auto column = [&](Value* n_th) {
+        return b_.CreateMul(b_.CreateAdd(first, n_th), i64(columns()));
+    };
+    auto column_count = [&](Value* at_column) {
+        return select_min(b_.CreateSub(n, at_column), i64(columns()));
+    };
+    const bool whole = d_.plan.b.form == OperandForm::Panels;
+    const bool in_place = d_.plan.b.form == OperandForm::Columns;
+    // Where a panel lies that is in order already, or has been brought into it below.
+    auto right = [&](Value* n_th) -> PanelValue {
+        if (!whole && !in_place)
+            return {at(element_, ordered, b_.CreateMul(n_th, panel_floats)), i64(columns())};
+        Value* first_column = column(n_th);
+        if (whole)
+            return panel(batch, b_.CreateAdd(first, n_th), first_column, column_count(first_column),
+                         ordered);
+        const PanelValue lies = columns_in_place(batch, first_column);
+        Value* partial = b_.CreateICmpSLT(column_count(first_column), i64(columns()));
+        return {b_.CreateSelect(partial, ordered, lies.address),
+                b_.CreateSelect(partial, i64(columns()), lies.distance)};
+    };
+    if (!whole)
+        emit_loop(b_, "order", i64(0), panels, [&](Value* n_th) {
+            Value* first_column = column(n_th);
+            // Of panels that are read in place only the last may be copied.
+            Value* out =
+                in_place ? ordered : at(element_, ordered, b_.CreateMul(n_th, panel_floats));
+            panel(batch, b_.CreateAdd(first, n_th), first_column, column_count(first_column), out);
+        });
+    constexpr std::int64_t kLine = 64, kStepLines = kSplitStep * kSplitColumns * 4 / kLine;
+    Value* block_rows = round_up(b_.CreateSub(end, start), d_.heights.back());
+    Value* sums_floats = b_.CreateMul(block_rows, i64(columns()));
+    Value* lines = i64(0);
+    if (looks_ahead())
+        lines = b_.CreateUDiv(i64(kStepLines),
+                              b_.CreateUDiv(round_up(block_rows, kSplitRows), i64(kSplitRows)));
+    auto part_of_panel = [&](Value* from, Value* n_th) {
+        const PanelValue of_panel = right(n_th);
+        Value* left = b_.CreateSub(k, from);
+        Value* length = select_min(left, i64(kSplitBlock));
+        Value* is_last = b_.CreateICmpSLE(left, i64(kSplitBlock));
+        Value* steps = b_.CreateUDiv(b_.CreateAdd(length, i64(kSplitStep - 1)), i64(kSplitStep));
+        Value* part = at(element_, of_panel.address, b_.CreateMul(from, of_panel.distance));
+        b_.CreateCall(panel_splitter(module_), {part, of_panel.distance, length, right_split});
+        Value* ahead = part;
+        if (looks_ahead()) {
+            Value* is_last_panel = b_.CreateICmpEQ(b_.CreateAdd(n_th, i64(1)), panels);
+            Value* back = b_.CreateMul(n_th, panel_floats);
+            Value* next_part = b_.CreateSub(b_.CreateMul(length, of_panel.distance), back);
+            ahead = at(element_, part, b_.CreateSelect(is_last_panel, next_part, panel_floats));
+        }
+        Value* share = b_.CreateMul(b_.CreateMul(lines, steps), i64(kLine));
+        Value* first_column = column(n_th);
+        Value* count = column_count(first_column);
+        Value* of_sums = at(element_, scratch_, b_.CreateMul(n_th, sums_floats));
+        for_tiles(start, end, [&](int height, Value* row, Value* local) {
+            Value* a = at(b_.getInt8Ty(), a_packed, b_.CreateMul(local, row_bytes));
+            Value* a_part = at(b_.getInt8Ty(), a, b_.CreateMul(from, i64(height * kSplitBytes)));
+            Value* sums = at(element_, of_sums, b_.CreateMul(local, i64(columns())));
+            Value* next = at(b_.getInt8Ty(), ahead,
+                             b_.CreateMul(b_.CreateUDiv(local, i64(kSplitRows)), share));
+            b_.CreateCall(split_kernel(module_, height),
+                          {a_part, steps, right_split, sums, bytes_at(scratch_, d_.scratch.room),
+                           b_.CreateICmpNE(from, i64(0)), next, lines});
+            if_then(is_last, [&] {
+                Value* rows = select_min(b_.CreateSub(end, row), i64(height));
+                const std::vector<Value*> tile{
+                    sums, rows, a, i64(height), of_panel.address, of_panel.distance, k};
+                if_then(b_.CreateCall(split_check(module_), tile),
+                        [&] { b_.CreateCall(split_repair(module_), tile); });
+                call(epilogue_, {batch, row, rows, first_column, count, sums});
+            });
+        });
+    };
+    // Without any k the sums are zero, not left out.
+    Value* end_of_k = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, k, i64(1));
+    emit_loop(b_, "part", i64(0), end_of_k, i64(kSplitBlock), {},
+              [&](Value* from, const std::vector<Value*>&) {
+                  emit_loop(b_, "panel", i64(0), panels,
+                            [&](Value* n_th) { part_of_panel(from, n_th); });
+                  return std::vector<Value*>{};
+              });
+}
+
+}  // namespace ingot::codegen

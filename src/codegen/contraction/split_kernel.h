@@ -1,0 +1,66 @@
+// Products of f32 on matrix units that only know bf16 (AMX). Each f32 is the sum of three bf16, to
+// the last bit: a = a1 + a2 + a3 with 8 bits each. Of the nine products of such parts the six
+// largest are added up in f32, the small ones first; the three that are left out come to less than
+// 2^-23 of a product, without bias, so that the error of a sum is that of a chain of fused
+// multiply-adds or less. (Henry, Tang, Heinecke: Leveraging the bfloat16 Artificial Intelligence
+// Datatype For Higher-Precision Computations, ARITH 2019.)
+//
+// The units take what is subnormal for zero and know no infinity: inf = inf + 0 + 0 and inf * 0 is
+// no number. So every finished tile is looked at: where a sum is not finite or is so small that
+// lost parts could be seen in it, and the operands do hold such numbers, the tile is computed again
+// with fused multiply-adds.
+//
+// Layouts, in steps of 32 k (k is rounded up with zeros):
+//     A  [steps][part 3][rows][32 k]              bf16, rows a multiple of 16
+//     B  [steps][part 3][column / 16][k / 2][column % 16][k % 2]
+//
+// Called by the driver that emit_contraction writes. Cost: six products of bf16 at 512 FMAs a cycle
+// are 85 FMAs of f32 a cycle, where vectors do 32; 60 to 70 are reached from the second cache.
+// Splitting costs about a third of a cycle an element.
+#pragma once
+#include <llvm/IR/Module.h>
+
+#include <cstdint>
+
+namespace ingot::codegen {
+
+inline constexpr std::int64_t kSplitStep = 32;     // k of a step
+inline constexpr std::int64_t kSplitColumns = 32;  // of a tile
+inline constexpr std::int64_t kSplitBytes = 6;     // of a split element
+/// So many k of B's panel are split at a time and stay in the first cache.
+inline constexpr std::int64_t kSplitBlock = 128;
+
+/// Bytes of the tile registers' description, which load_tile_shapes writes at a 64 byte boundary.
+inline constexpr std::int64_t kTileShapeBytes = 64;
+
+/// void f(ptr a, i64 steps, ptr b, ptr c, ptr room, i1 add, ptr next, i64 next_lines)
+/// `rows` (16 or 32) rows of A against 32 columns of B; c: [rows][32] sums, replaced or added to;
+/// room: as much memory, needed to add. Callers add after so few k (kSplitBlock) that the chain is
+/// no longer than the vendor's libraries'.
+/// With each step `next_lines` lines of 64 bytes from `next` on are fetched into the second cache;
+/// they need not be mapped.
+llvm::Function* split_kernel(llvm::Module& module, int rows);
+
+/// void f(ptr table, i64 segments, i64 k, i64 rows, ptr out)
+/// Splits [segments][rows] pointers to k consecutive f32 each; k is a multiple of 32 where there
+/// are several segments.
+llvm::Function* row_splitter(llvm::Module& module);
+
+/// void f(ptr packed, i64 k, i64 rows, ptr out)
+/// The same from row_packer's order, [k][rows].
+llvm::Function* column_splitter(llvm::Module& module);
+
+/// void f(ptr b, i64 ldb, i64 k, ptr out)
+/// Splits k rows of 32 columns, `ldb` elements apart.
+llvm::Function* panel_splitter(llvm::Module& module);
+
+/// i1 f(ptr c, i64 rows, ptr a, i64 tile_rows, ptr b, i64 ldb, i64 k)
+/// Whether the sums in c may be wrong: some sum is not finite, or some sum is below 2^-40 and an
+/// operand has an element other than zero below 2^-50. a: a split tile of `tile_rows`; b: f32.
+llvm::Function* split_check(llvm::Module& module);
+
+/// void f(ptr c, i64 rows, ptr a, i64 tile_rows, ptr b, i64 ldb, i64 k)
+/// The tile anew by fused multiply-adds.
+llvm::Function* split_repair(llvm::Module& module);
+
+}  // namespace ingot::codegen
