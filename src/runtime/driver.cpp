@@ -7,6 +7,7 @@
 #include <iomanip>
 #include <sstream>
 
+#include "codegen/choices.h"
 #include "codegen/contraction/contraction.h"
 #include "codegen/text/cpp.h"
 #include "codegen/text/triton.h"
@@ -18,6 +19,7 @@
 #include "schedule/contraction_model.h"
 #include "schedule/plan_text.h"
 #include "schedule/schedule.h"
+#include "schedule/share_kernels.h"
 
 namespace ingot::runtime {
 namespace {
@@ -158,7 +160,9 @@ Plan Compiler::Impl::plan(const Graph& graph, const ContractionChoice& choice, i
     // oneDNN's convolutions of one tap reach 0.4 to 0.7 of MKL's products; elsewhere not measured.
     options.single_taps_as_products = target.maker == codegen::Maker::Intel;
     options.generate_contraction = [&](const Kernel& kernel) { return choice.generate(kernel); };
-    return schedule(graph, options);
+    Plan plan = schedule(graph, options);
+    share_kernels(plan, [&](const Kernel& kernel) { return codegen::choices_of(kernel, target); });
+    return plan;
 }
 
 Plan Compiler::Impl::gpu_plan(const Graph& graph, int processors, bool as_text) const {

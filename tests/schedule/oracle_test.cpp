@@ -12,6 +12,7 @@
 #include "schedule/plan_text.h"
 #include "schedule/run_plan.h"
 #include "schedule/schedule.h"
+#include "schedule/share_kernels.h"
 
 namespace ingot {
 namespace {
@@ -76,6 +77,11 @@ Plan verify(const Graph& g, std::uint64_t seed = 1, std::int64_t symbol = 5,
         for (std::size_t i = 0; i < got.size() && !::testing::Test::HasFailure(); ++i)
             expect_close(got[i], expected[i], about);
     }
+    Plan shared = plan;
+    share_kernels(shared, [](const Kernel&) { return std::string(); });
+    std::vector<Tensor> got = PlanRunner(shared, symbols).run(inputs);
+    for (std::size_t i = 0; i < got.size() && !::testing::Test::HasFailure(); ++i)
+        expect_close(got[i], expected[i], "shared kernels: " + to_string(shared));
     return plan;
 }
 
