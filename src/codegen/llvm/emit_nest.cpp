@@ -17,7 +17,8 @@ namespace ingot::codegen {
 
 namespace {
 
-constexpr std::int64_t kBlockSteps = 128;  // additions to one accumulator before it is flushed
+constexpr std::int64_t kLongSum = 64;  // additions to one accumulator that need no second level
+constexpr std::int64_t kLeastBlock = 16, kUsualBlock = 64;  // additions before one is flushed
 constexpr std::int64_t kUnrollLimit = 64;
 
 class NestEmitter {
@@ -293,7 +294,7 @@ class NestEmitter {
         std::vector<std::size_t> levels;
         LoopLanes lanes;                    // of that loop
         std::optional<std::size_t> vector;  // the loop that runs on vectors, if any
-        bool blocked = false;               // long sums: flush now and then
+        std::int64_t block = 0;             // long sums: flush after so many additions
         Accumulators* sums = nullptr;       // of the loop being emitted
     };
 
@@ -306,12 +307,12 @@ class NestEmitter {
         if (s.vector)
             s.lanes = fit_lanes(phase.loops[*s.vector].extent, shape_.phase_lanes[results_.size()]);
         const unsigned lanes = s.vector ? s.lanes.main : index_.lanes();
-        s.blocked = long_sum(phase, s.vector ? lanes : 1);
-        Accumulators sums(context_, phase.reductions, lanes, s.blocked);
+        s.block = sum_block(phase, s.vector ? lanes : 1);
+        Accumulators sums(context_, phase.reductions, lanes, s.block > 0);
         s.sums = &sums;
         std::optional<Accumulators> rest;
         if (s.vector && !phase.reductions.empty() && s.lanes.rest != lanes) {
-            rest.emplace(context_, phase.reductions, s.lanes.rest, s.blocked);
+            rest.emplace(context_, phase.reductions, s.lanes.rest, s.block > 0);
             rest_sums_ = &*rest;
         } else {
             rest_sums_ = &sums;
@@ -332,13 +333,18 @@ class NestEmitter {
         results_.push_back(std::move(results));
     }
 
-    /// Whether one accumulator may take more additions than a block has.
-    static bool long_sum(const Phase& phase, unsigned lanes) {
-        if (phase.reductions.empty()) return false;
+    /// After how many additions an accumulator is flushed; 0 where it takes few. Errors grow with
+    /// the additions at both levels, so that both have about the root of them all.
+    static std::int64_t sum_block(const Phase& phase, unsigned lanes) {
+        if (std::ranges::none_of(phase.reductions, is_rounded_sum)) return 0;
         Expr count(1);
         for (const Loop& l : phase.loops) count *= l.extent;
-        const std::int64_t limit = 4 * kBlockSteps * static_cast<std::int64_t>(lanes);
-        return !count.is_constant() || count.constant() > limit;
+        if (!count.is_constant()) return kUsualBlock;
+        const std::int64_t additions = count.constant() / static_cast<std::int64_t>(lanes);
+        if (additions <= kLongSum) return 0;
+        std::int64_t block = kLeastBlock;
+        while (block * block < additions) block *= 2;
+        return block;
     }
 
     /// Emits the instructions that have all they need after `depth` loops, then the next loop.
@@ -396,9 +402,9 @@ class NestEmitter {
                 index_.leave_scope();
             });
         };
-        const bool sums_here = s.blocked && !s.vector && depth + 1 == s.phase->loops.size();
+        const bool sums_here = s.block > 0 && !s.vector && depth + 1 == s.phase->loops.size();
         if (sums_here)
-            in_blocks(s, num(0), extent, kBlockSteps, run);
+            in_blocks(s, num(0), extent, s.block, run);
         else
             run(num(0), extent);
     }
@@ -413,8 +419,8 @@ class NestEmitter {
             run_vectors(loop, first, last, lanes, nullptr, inner);
         };
         const bool none = loop.extent.is_constant() && loop.extent.constant() < lanes;
-        if (s.blocked && !none)
-            in_blocks(s, num(0), middle, kBlockSteps * lanes, run);
+        if (s.block > 0 && !none)
+            in_blocks(s, num(0), middle, s.block * lanes, run);
         else if (!none)
             run(num(0), middle);
         if (lanes == 1 || (loop.extent.is_constant() && loop.extent.constant() % lanes == 0))
@@ -422,7 +428,7 @@ class NestEmitter {
         Accumulators* const main = s.sums;
         s.sums = rest_sums_;
         run_vectors(loop, middle, extent, rest, rest > 1 ? extent : nullptr, inner);
-        if (s.blocked) s.sums->flush();
+        if (s.block > 0) s.sums->flush();
         s.sums = main;
     }
 

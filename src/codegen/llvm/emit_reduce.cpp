@@ -126,6 +126,10 @@ Partial across_lanes(EmitContext& c, const Reduction& r, Partial p) {
     return p;
 }
 
+bool is_rounded_sum(const Reduction& r) {
+    return r.op == ReduceOp::Sum && (is_float(r.dtype) || is_complex(r.dtype));
+}
+
 Accumulators::Accumulators(EmitContext& c, std::span<const Reduction> reductions, unsigned lanes,
                            bool two_levels)
     : c_(c), reductions_(reductions), lanes_(lanes), two_levels_(two_levels) {
@@ -135,9 +139,7 @@ Accumulators::Accumulators(EmitContext& c, std::span<const Reduction> reductions
     }
 }
 
-bool Accumulators::has_second(const Reduction& r) const {
-    return two_levels_ && r.op == ReduceOp::Sum && (is_float(r.dtype) || is_complex(r.dtype));
-}
+bool Accumulators::has_second(const Reduction& r) const { return two_levels_ && is_rounded_sum(r); }
 
 Accumulators::Slot Accumulators::make(const Reduction& r) {
     const Partial start = identity(c_, r, lanes_);

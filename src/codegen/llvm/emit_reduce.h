@@ -20,6 +20,8 @@ struct Partial {
 Partial identity(EmitContext& c, const Reduction& r, unsigned lanes);
 /// `next` combined into `sofar`; commutative and associative up to rounding.
 Partial combine(EmitContext& c, const Reduction& r, const Partial& sofar, const Partial& next);
+/// Whether rounding errors add up, so that a second level of partial sums helps.
+bool is_rounded_sum(const Reduction& r);
 /// All lanes combined: a scalar.
 Partial across_lanes(EmitContext& c, const Reduction& r, Partial p);
 
