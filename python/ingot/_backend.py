@@ -185,8 +185,11 @@ def _record(
             frozen = options.freezing and not gradient and slot.frozen
             sizes = [] if training or len(slot.sizes) != value.dim() else slot.sizes
             arguments.append(recorder.input(value, frozen, slot.name, sizes, gradient=gradient))
+    # Calling `gm` prints a traceback of whatever is not supported, and so does its `forward` until
+    # its code has been asked for.
+    _ = gm.code
     with recorder:
-        outputs = gm(*arguments)
+        outputs = gm.forward(*arguments)
     outputs = list(outputs)
     results = [
         k for k, value in enumerate(outputs) if isinstance(value, (torch.Tensor, torch.SymInt))

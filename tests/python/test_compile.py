@@ -37,6 +37,29 @@ def inputs():
     return torch.randn(5, 7), torch.randn(7)
 
 
+def test_an_operator_that_stays_eager_prints_nothing(capfd):
+    """torch.fx prints a traceback of what its graph modules raise."""
+    before = ingot.stats()
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    compiled = ingot.compile(lambda x: torch.linalg.svd(x)[1] + 1, options=DYNAMO)
+    torch.testing.assert_close(compiled(x), torch.linalg.svd(x)[1] + 1)
+    assert capfd.readouterr().err == ""
+    stats = ingot.stats()
+    assert stats.fallbacks == before.fallbacks + 1
+    assert "_linalg_svd" in stats.reasons[-1]
+
+
+@pytest.mark.parametrize("decimals", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_rounding_integers_to_decimals_raises_as_eager_does(dtype, decimals):
+    x = torch.ones(3, dtype=dtype)
+    for function in (torch.round, lambda x, **kwargs: x.clone().round_(**kwargs)):
+        with pytest.raises(NotImplementedError):
+            function(x, decimals=decimals)
+        with pytest.raises(NotImplementedError):
+            ingot.compile(lambda x, f=function: f(x, decimals=decimals))(x)
+
+
 def test_signature_is_torch_compiles():
     ours = inspect.signature(ingot.compile).parameters
     theirs = inspect.signature(torch.compile).parameters

@@ -128,11 +128,17 @@ std::string_view types_refused_by(const c10::OperatorName& op) {
     if (!name.starts_with("aten::")) return {};
     name.remove_prefix(6);
     for (int form = 0; form < 2; ++form) {  // as it is, and as the out-of-place operator
-        if (auto it = index->find(name); it != index->end())
+        if (auto it = index->find(name); it != index->end()) {
+            const char* of_all = nullptr;  // a row for this overload goes before one for all
             for (const Refusal& r : it->second) {
                 const std::string_view overload = std::string_view(r.name).substr(name.size());
-                if (overload.empty() || overload.substr(1) == op.overload_name) return r.types;
+                if (overload.empty())
+                    of_all = r.types;
+                else if (overload.substr(1) == op.overload_name)
+                    return r.types;
             }
+            if (of_all != nullptr) return of_all;
+        }
         if (!name.ends_with('_')) break;
         name.remove_suffix(1);
     }
