@@ -12,27 +12,16 @@
 
 namespace ingot::runtime {
 namespace {
-constexpr std::size_t kHuge = std::size_t{2} << 20, kPage = std::size_t{4} << 10;
 /// A pool with more unused memory than this pays for fresh blocks with it.
 constexpr std::size_t kSpare = std::size_t{16} << 20;
 
-bool is_big(std::size_t bytes) { return bytes >= 2 * kHuge; }
-std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+bool is_big(std::size_t bytes) { return bytes >= 2 * kHugePage; }
 
 /// A mapping of its own, so that freeing it gives it back at once: the C library would keep it, in
 /// pieces.
 void* map(std::size_t bytes) {
-    const std::size_t wanted = whole_pages(bytes);
-    void* all =
-        mmap(nullptr, wanted + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED) throw std::bad_alloc();
-    const auto first = reinterpret_cast<std::uintptr_t>(all);
-    const std::uintptr_t begin = (first + kHuge - 1) / kHuge * kHuge;
-    if (begin != first) (void)munmap(all, begin - first);
-    const std::uintptr_t end = begin + wanted, last = first + wanted + kHuge;
-    if (end != last) (void)munmap(reinterpret_cast<void*>(end), last - end);
-    // Advice only: without huge pages everything works, with more misses of the TLB.
-    (void)madvise(reinterpret_cast<void*>(begin), bytes / kHuge * kHuge, MADV_HUGEPAGE);
+    const std::uintptr_t begin = map_pages(bytes, Reserve::Yes);
+    if (begin == 0) throw std::bad_alloc();
     return reinterpret_cast<void*>(begin);
 }
 

@@ -6,34 +6,33 @@
 #include <algorithm>
 #include <iterator>
 #include <new>
+#include <utility>
+#include <vector>
 
 namespace ingot::runtime {
 namespace {
 
-constexpr std::size_t kPage = std::size_t{4} << 10, kHuge = std::size_t{2} << 20;
 /// Addresses are asked for in steps of this where the system has them to give.
 constexpr std::size_t kRegion = std::size_t{512} << 20;
 
 void* address(std::uintptr_t at) { return reinterpret_cast<void*>(at); }
 
-/// Addresses that begin at a huge page, without pages. 0: none to be had.
-std::uintptr_t map_region(std::size_t bytes) {
-    void* all = mmap(nullptr, bytes + kHuge, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (all == MAP_FAILED) return 0;
-    const auto first = reinterpret_cast<std::uintptr_t>(all);
-    const std::uintptr_t begin = (first + kHuge - 1) / kHuge * kHuge;
-    if (begin != first) (void)munmap(all, begin - first);
-    const std::uintptr_t end = begin + bytes, last = first + bytes + kHuge;
-    if (end != last) (void)munmap(address(end), last - end);
-    // Advice only: without huge pages everything works, with more misses of the TLB.
-    (void)madvise(address(begin), bytes, MADV_HUGEPAGE);
-    return begin;
-}
-
 }  // namespace
 
-std::size_t PageHeap::whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+std::uintptr_t map_pages(std::size_t bytes, Reserve reserve) {
+    bytes = whole_pages(bytes);
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (reserve == Reserve::No ? MAP_NORESERVE : 0);
+    void* all = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (all == MAP_FAILED) return 0;
+    const auto first = reinterpret_cast<std::uintptr_t>(all);
+    const std::uintptr_t begin = (first + kHugePage - 1) / kHugePage * kHugePage;
+    if (begin != first) (void)munmap(all, begin - first);
+    const std::uintptr_t end = begin + bytes, last = first + bytes + kHugePage;
+    if (end != last) (void)munmap(address(end), last - end);
+    // Advice only: without huge pages everything works, with more misses of the TLB.
+    (void)madvise(address(begin), bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+    return begin;
+}
 
 PageHeap::~PageHeap() {
     for (const auto& [begin, end] : regions_) (void)munmap(address(begin), end - begin);
@@ -111,8 +110,8 @@ void PageHeap::insert(std::uintptr_t begin, Free range) {
 
 void PageHeap::grow(std::size_t bytes) {
     std::size_t wanted = std::max(kRegion, bytes);
-    std::uintptr_t begin = map_region(wanted);
-    if (begin == 0) begin = map_region(wanted = bytes);
+    std::uintptr_t begin = map_pages(wanted, Reserve::No);
+    if (begin == 0) begin = map_pages(wanted = bytes, Reserve::No);
     if (begin == 0) throw std::bad_alloc();
     regions_.emplace(begin, begin + wanted);
     insert(begin, {begin + wanted, false, 0});
@@ -142,12 +141,15 @@ void PageHeap::give_back(void* data, std::size_t bytes) {
 }
 
 void PageHeap::trim(std::size_t keep_bytes) {
-    while (unused_ > keep_bytes) {
-        auto oldest = free_.end();
-        for (auto it = free_.begin(); it != free_.end(); ++it)
-            if (it->second.backed && (oldest == free_.end() || it->second.age < oldest->second.age))
-                oldest = it;
-        if (oldest == free_.end()) break;
+    std::vector<std::pair<std::uint64_t, std::uintptr_t>> by_age;
+    if (unused_ > keep_bytes)
+        for (const auto& [begin, range] : free_)
+            if (range.backed) by_age.emplace_back(range.age, begin);
+    std::ranges::sort(by_age);
+    // What loses its pages grows together with what has none: the others stay where they are.
+    for (const auto& [age, place] : by_age) {
+        if (unused_ <= keep_bytes) break;
+        const auto oldest = free_.find(place);
         // From its end: what is left keeps beginning where blocks begin.
         const std::uintptr_t end = oldest->second.end;
         const std::size_t bytes = std::min(end - oldest->first, whole_pages(unused_ - keep_bytes));
@@ -157,10 +159,10 @@ void PageHeap::trim(std::size_t keep_bytes) {
         if (oldest != free_.begin() && begin == oldest->first)
             if (const auto before = std::prev(oldest);
                 before->second.end == begin && !before->second.backed)
-                first = std::max(before->first, begin / kHuge * kHuge);
+                first = std::max(before->first, begin / kHugePage * kHugePage);
         if (const auto after = std::next(oldest);
             after != free_.end() && after->first == end && !after->second.backed)
-            last = std::min(after->second.end, (end + kHuge - 1) / kHuge * kHuge);
+            last = std::min(after->second.end, (end + kHugePage - 1) / kHugePage * kHugePage);
         (void)madvise(address(first), last - first, MADV_DONTNEED);
         if (begin == oldest->first)
             free_.erase(oldest);

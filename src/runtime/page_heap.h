@@ -15,6 +15,17 @@
 
 namespace ingot::runtime {
 
+constexpr std::size_t kPage = std::size_t{4} << 10, kHugePage = std::size_t{2} << 20;
+
+constexpr std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+/// Whether the system counts a mapping against its memory before it is used.
+enum class Reserve : std::uint8_t { Yes, No };
+
+/// A mapping of whole pages that begins at a huge page and has none yet. 0: there is none to be
+/// had.
+std::uintptr_t map_pages(std::size_t bytes, Reserve reserve);
+
 class PageHeap {
   public:
     PageHeap() = default;
@@ -30,7 +41,6 @@ class PageHeap {
     /// `keep_bytes` are left; with 0 also the addresses of what is free as a whole.
     void trim(std::size_t keep_bytes);
     std::size_t unused_bytes() const { return unused_; }
-    static std::size_t whole_pages(std::size_t bytes);
 
   private:
     struct Free {

@@ -63,6 +63,29 @@ TEST(PageHeap, TrimsTheLongestUnusedAndKeepsTheRest) {
     EXPECT_EQ(heap.unused_bytes(), 0u);
 }
 
+TEST(PageHeap, TrimsInTheOrderOfAgeWhateverThePlaces) {
+    PageHeap heap;
+    std::size_t fresh = 0;
+    std::vector<void*> blocks, between;
+    for (int i = 0; i < 5; ++i) {
+        blocks.push_back(heap.take(2 * kMega, fresh));
+        between.push_back(heap.take(kMega, fresh));
+        std::memset(blocks.back(), 7, 2 * kMega);
+    }
+    for (const int i : {3, 0, 4, 1, 2}) heap.give_back(blocks[i], 2 * kMega);
+    heap.trim(5 * kMega);  // all of 3 and 0, half of 4
+    EXPECT_EQ(heap.unused_bytes(), 5 * kMega);
+    for (int i = 0; i < 2; ++i) {
+        (void)heap.take(2 * kMega, fresh);
+        EXPECT_EQ(fresh, 0u);
+    }
+    EXPECT_EQ(heap.unused_bytes(), kMega);
+    EXPECT_EQ(static_cast<unsigned char*>(blocks[1])[0], 7);
+    EXPECT_EQ(static_cast<unsigned char*>(blocks[2])[0], 7);
+    EXPECT_EQ(static_cast<unsigned char*>(blocks[4])[0], 7);
+    EXPECT_EQ(static_cast<unsigned char*>(blocks[4])[2 * kMega - 1], 0);
+}
+
 // Blocks of many sizes, in any order: none is given out twice, and the count of what is unused is
 // that of what was given back and not taken again.
 TEST(PageHeap, BlocksNeverOverlap) {
@@ -80,7 +103,7 @@ TEST(PageHeap, BlocksNeverOverlap) {
         for (std::size_t at = 0; at < b.bytes; at += 4096) ASSERT_EQ(b.data[at], b.mark);
         ASSERT_EQ(b.data[b.bytes - 1], b.mark);
         heap.give_back(b.data, b.bytes);
-        given_back += PageHeap::whole_pages(b.bytes);
+        given_back += whole_pages(b.bytes);
         blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(i));
     };
     for (int round = 0; round < 3000; ++round) {
@@ -90,8 +113,8 @@ TEST(PageHeap, BlocksNeverOverlap) {
             const std::size_t bytes = 1 + random() % (random() % 4 == 0 ? kMega : 64 << 10);
             std::size_t fresh = 0;
             auto* data = static_cast<unsigned char*>(heap.take(bytes, fresh));
-            reused += PageHeap::whole_pages(bytes) - fresh;
-            ever_reused += PageHeap::whole_pages(bytes) - fresh;
+            reused += whole_pages(bytes) - fresh;
+            ever_reused += whole_pages(bytes) - fresh;
             const auto mark = static_cast<unsigned char>(round);
             for (std::size_t at = 0; at < bytes; at += 4096) data[at] = mark;
             data[bytes - 1] = mark;
