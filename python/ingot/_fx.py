@@ -7,8 +7,9 @@ results and eager's effects. Costs some 20 µs a call, at compile time only.
 
 from __future__ import annotations
 
+import ast
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,12 @@ _DTYPES = {
 }  # fmt: skip
 _FORMATS = {0: torch.contiguous_format, 1: torch.preserve_format, 2: torch.channels_last,
             3: torch.channels_last_3d}  # fmt: skip
+# Symbolic integers as they are written in the log.
+_ARITHMETIC: Mapping[type, Callable] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.USub: operator.neg,
+}  # fmt: skip
+_EXTREMES: Mapping[str, Callable] = {"min": torch.sym_min, "max": torch.sym_max}
 # PyTorch's C++ hands these types over as numbers; here they are for people to read.
 _NAMED: Mapping[str, Mapping[int, Any]] = {
     "ScalarType": _DTYPES,
@@ -43,12 +50,37 @@ class _Builder:
         self.constants: dict[str, torch.Tensor] = {}
         self._nodes: dict[int, torch.fx.Node] = {}
         self._of_constant: dict[int, torch.fx.Node] = {}
+        self._sizes: dict[str, torch.fx.Node] = {}  # by text
 
     def node(self, index: int) -> torch.fx.Node:
         return self._nodes[index]
 
     def add_input(self, index: int, name: str) -> None:
         self._nodes[index] = self.graph.placeholder(name)
+
+    def add_size(self, name: str) -> None:
+        self._sizes[name] = self.graph.placeholder(name)
+
+    def _size(self, text: str) -> Any:
+        """The node of an integer that is written over the names of sizes."""
+        return self._computed(ast.parse(text, mode="eval").body)
+
+    def _computed(self, tree: ast.expr) -> Any:
+        if isinstance(tree, ast.Constant):
+            return tree.value
+        text = ast.unparse(tree)
+        if text not in self._sizes:
+            if isinstance(tree, ast.BinOp):
+                target, operands = _ARITHMETIC[type(tree.op)], [tree.left, tree.right]
+            elif isinstance(tree, ast.UnaryOp):
+                target, operands = _ARITHMETIC[type(tree.op)], [tree.operand]
+            else:
+                target, operands = _EXTREMES[tree.func.id], tree.args
+            values = tuple(self._computed(one) for one in operands)
+            if not any(isinstance(one, torch.fx.Node) for one in values):
+                return target(*values)
+            self._sizes[text] = self.graph.call_function(target, values)
+        return self._sizes[text]
 
     def add_call(self, name: str, arguments: Sequence[Any], results: Sequence[Any]) -> None:
         if name == "ingot::set_grad_enabled":
@@ -90,6 +122,8 @@ class _Builder:
     def _tensor(self, value: Any) -> torch.fx.Node | None:
         if isinstance(value, torch.Tensor):
             return self._constant(value)
+        if type(value).__name__ == "Size" and isinstance(getattr(value, "text", None), str):
+            return self._size(value.text)
         return self._nodes[value.index] if _is_value(value) else None
 
     def _bind(self, node: torch.fx.Node, result: Any) -> None:
@@ -108,6 +142,8 @@ class _Builder:
             return self._constant(value)
         if isinstance(value, (list, tuple)):
             return [self._written(one) for one in value]
+        if type(value).__name__ == "Size":
+            return self._size(value.text)
         if isinstance(value, torch.device):  # has an index too
             return value
         index = getattr(value, "index", None)
@@ -172,12 +208,16 @@ def graph_module(
     calls: Sequence[tuple[str, Sequence[Any], Sequence[Any]]],
     examples: Mapping[int, torch.Tensor],
     outputs: Sequence[int | None],
+    sizes: Iterable[str] = (),
 ) -> torch.fx.GraphModule:
     """The graph of a log. `calls`, `examples` and `outputs` as capture hands them to a backend.
 
-    Takes the tensors of `examples` in order and returns a tuple of those that `outputs` names.
+    Takes the integers that `sizes` names, then the tensors of `examples`, in order, and returns a
+    tuple of those that `outputs` names.
     """
     builder = _Builder()
+    for name in sizes:
+        builder.add_size(name)
     for position, index in enumerate(examples):
         builder.add_input(index, f"arg{position}")
     for name, arguments, results in calls:

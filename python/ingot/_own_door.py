@@ -58,7 +58,9 @@ def _capture_options(settings: Settings, backend: Callable | None) -> dict[str, 
 def _reproducer(options: _options.Options) -> Callable:
     """What capture calls for a program that repeats a recording; see `capture.h`."""
 
-    def reproduce(reason: str | None, calls: list, examples: dict, outputs: list) -> None:
+    def reproduce(
+        reason: str | None, calls: list, examples: dict, outputs: list, sizes: dict, shapes: list
+    ) -> None:
         gm = _fx.graph_module(calls, examples, outputs)
         inputs = list(examples.values())
         if reason is None:
@@ -74,15 +76,28 @@ def _hook(backend: Callable, settings: Settings) -> Callable:
     """What capture calls once a graph, around a backend that takes FX graphs."""
     extra = {key: getattr(settings, key) for key in ("mode", "options") if getattr(settings, key)}
 
-    def compile_log(calls: list, examples: dict, outputs: list) -> Callable:
-        gm = _fx.graph_module(calls, examples, outputs)
+    def compile_log(
+        calls: list, examples: dict, outputs: list, sizes: dict, shapes: list
+    ) -> Callable:
+        gm = _fx.graph_module(calls, examples, outputs, sizes)
+        tensors = list(examples.values())
+        symbolic = _symbolic_examples(sizes, tensors, shapes) if sizes else None
         try:
-            compiled = backend(gm, list(examples.values()), **extra)
+            compiled = backend(gm, tensors if symbolic is None else symbolic.inputs, **extra)
         except Exception as error:
             raise _errors.BackendCompilerFailed(backend, error) from error
-        return _fx.below_autocast(compiled)
+        run = _fx.below_autocast(compiled)
+        if symbolic is not None:
+            run.serves, run.fixes = symbolic.serves, symbolic.fixes
+        return run
 
     return compile_log
+
+
+def _symbolic_examples(sizes: dict, tensors: list, shapes: list) -> Any:
+    from ._shapes import Examples  # PyTorch's own symbols, which take a second to import
+
+    return Examples(sizes, tensors, shapes)
 
 
 def _with_errors(captured: Any, function: Callable) -> Callable:

@@ -16,7 +16,7 @@ PYBIND11_MODULE(_ingot, module) {
         !ingot::capture::add_to_module(module.ptr()))
         throw pybind11::error_already_set();
     ingot::bindings::add_recorder(module);
-    ingot::capture::add_value_type(module);
+    ingot::capture::add_value_types(module);
     pybind11::module_::import("os").attr("register_at_fork")(pybind11::arg("after_in_child") =
                                                                  module.attr("_after_fork"));
 }

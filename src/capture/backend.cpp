@@ -3,6 +3,7 @@
 
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "capture/custom_function.h"
@@ -18,11 +19,16 @@ struct Value {
     std::int64_t index = 0;
 };
 
+/// A symbolic integer, as Python writes it.
+struct Size {
+    std::string text;
+};
+
 /// Writes a log as Python data.
 class LogWriter {
   public:
-    explicit LogWriter(std::span<const trace::InputSource> inputs) {
-        for (const trace::InputSource& s : inputs)
+    explicit LogWriter(const LogParts& parts) : parts_(parts) {
+        for (const trace::InputSource& s : parts.inputs)
             if (s.captured.defined()) captured_[s.promise.unsafeGetTensorImpl()] = s.captured;
     }
 
@@ -31,7 +37,8 @@ class LogWriter {
         return numbers_.try_emplace(t.unsafeGetTensorImpl(), next).first->second;
     }
 
-    void write(std::span<const trace::LoggedCall> log, bool grad_mode) {
+    void write(bool grad_mode) {
+        const auto log = parts_.log;
         bool now = grad_mode;
         const auto switch_to = [&](bool wanted) {
             if (now != wanted)
@@ -74,7 +81,37 @@ class LogWriter {
         return py::cast(t);
     }
 
+    /// Whether a call gives a number for every symbol of the expression.
+    bool is_given(Expr e) const {
+        return !e.is_constant() && std::ranges::all_of(symbols(e), [&](Expr symbol) {
+            return std::ranges::find(parts_.sizes, symbol) != parts_.sizes.end();
+        });
+    }
+    std::int64_t example(Expr e) const {
+        return e.is_constant() ? e.constant() : parts_.symbols.hint(e);
+    }
+    /// (sizes, strides) of an input, symbolic ones as text; None if there are none.
+    py::object shape(const at::Tensor& promise) const {
+        bool any = false;
+        const auto list = [&](c10::SymIntArrayRef values) {
+            py::list written;
+            for (const c10::SymInt& value : values) {
+                const Expr e = trace::unwrap(value);
+                any = any || is_given(e);
+                written.append(is_given(e) ? py::object(py::str(to_string(e)))
+                                           : py::object(py::int_(example(e))));
+            }
+            return written;
+        };
+        const py::list sizes = list(promise.sym_sizes()), strides = list(promise.sym_strides());
+        return any ? py::object(py::make_tuple(sizes, strides)) : py::object(py::none());
+    }
+
   private:
+    py::object integer(const c10::SymInt& value) const {
+        const Expr e = trace::unwrap(value);
+        return is_given(e) ? py::cast(Size{to_string(e)}) : py::object(py::int_(example(e)));
+    }
     /// The program's own function, called as a whole, as it has a backward of its own.
     void write_function(const RecordedFunction::Parts& parts) {
         py::list arguments, outputs;
@@ -101,7 +138,10 @@ class LogWriter {
             case Kept::Kind::List:
                 return items;
             case Kept::Kind::Tuple:
+            case Kept::Kind::Size:
                 return py::tuple(items);
+            case Kept::Kind::Number:
+                return integer(k.number);
             default:
                 throw NotSupported("an argument of a custom function for a backend");
         }
@@ -113,12 +153,14 @@ class LogWriter {
     template <class Write>
     py::object data(const c10::IValue& v, Write&& write) {
         if (v.isTensor()) return write(v.toTensor());
+        if (v.isSymInt()) return integer(v.toSymInt());
         if (!v.isList()) return torch::jit::toPyObject(v);
         py::list list;
         for (const c10::IValue& element : v.toListRef()) list.append(data(element, write));
         return list;
     }
 
+    const LogParts& parts_;
     py::list calls_;
     std::unordered_map<const c10::TensorImpl*, std::int64_t> numbers_;
     std::unordered_map<const c10::TensorImpl*, at::Tensor> captured_;
@@ -127,19 +169,28 @@ class LogWriter {
 }  // namespace
 
 py::tuple describe(const LogParts& parts, bool grad_mode) {
-    LogWriter writer(parts.inputs);
-    py::dict given;
-    for (std::size_t i = 0; i < parts.promises.size(); ++i)
+    LogWriter writer(parts);
+    py::dict given, sizes;
+    py::list wanted, shapes;
+    for (std::size_t i = 0; i < parts.promises.size(); ++i) {
         given[py::int_(writer.number(parts.promises[i]))] = py::cast(parts.examples[i]);
-    writer.write(parts.log, grad_mode);
-    py::list wanted;
+        shapes.append(writer.shape(parts.promises[i]));
+    }
+    for (const Expr symbol : parts.sizes)
+        sizes[py::str(to_string(symbol))] = parts.symbols.hint(symbol);
+    writer.write(grad_mode);
     for (const at::Tensor& t : parts.outputs) {
         const py::object value = writer.tensor(t);
         if (!py::isinstance<Value>(value))
             throw NotSupported("an output that the log of calls does not have");
         wanted.append(value.attr("index"));
     }
-    return py::make_tuple(writer.calls(), given, wanted);
+    return py::make_tuple(writer.calls(), given, wanted, sizes, shapes);
+}
+
+Backend::Backend(py::object run, std::size_t outputs) : run_(std::move(run)), outputs_(outputs) {
+    serves_ = py::getattr(run_, "serves", py::none());
+    if (py::hasattr(run_, "fixes")) fixes_ = run_.attr("fixes").cast<std::vector<std::string>>();
 }
 
 std::shared_ptr<Backend> Backend::make(PyObject* compile, const LogParts& parts, bool grad_mode) {
@@ -147,11 +198,17 @@ std::shared_ptr<Backend> Backend::make(PyObject* compile, const LogParts& parts,
     return std::shared_ptr<Backend>(new Backend(std::move(run), parts.outputs.size()));
 }
 
-std::vector<at::Tensor> Backend::call(std::span<c10::TensorImpl* const> inputs) const {
+std::optional<std::vector<at::Tensor>> Backend::call(std::span<c10::TensorImpl* const> inputs,
+                                                     std::span<const std::int64_t> numbers) const {
     const py::gil_scoped_acquire lock;
-    py::tuple arguments(inputs.size());
+    py::tuple given(numbers.size()), arguments(numbers.size() + inputs.size());
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        given[i] = py::int_(numbers[i]);
+        arguments[i] = given[i];
+    }
+    if (!serves_.is_none() && !serves_(*given).cast<bool>()) return std::nullopt;
     for (std::size_t i = 0; i < inputs.size(); ++i)
-        arguments[i] = py::cast(trace::borrow(inputs[i]));
+        arguments[numbers.size() + i] = py::cast(trace::borrow(inputs[i]));
     const py::sequence results = run_(*arguments);
     if (results.size() != outputs_) {
         PyErr_Format(PyExc_ValueError, "a backend's program returned %zu values instead of %zu",
@@ -165,10 +222,14 @@ std::vector<at::Tensor> Backend::call(std::span<c10::TensorImpl* const> inputs) 
 
 int Backend::traverse(visitproc visit, void* arg) const {
     Py_VISIT(run_.ptr());
+    Py_VISIT(serves_.ptr());
     return 0;
 }
 
-void add_value_type(py::module_& module) {
+void add_value_types(py::module_& module) {
+    py::class_<Size>(module, "Size", "A symbolic integer of a recording's log, as text.")
+        .def_readonly("text", &Size::text)
+        .def("__repr__", [](const Size& s) { return "Size(" + s.text + ")"; });
     py::class_<Value>(module, "Value", "A tensor of a recording's log, by number.")
         .def_readonly("index", &Value::index)
         .def("__repr__", [](const Value& v) { return "Value(" + std::to_string(v.index) + ")"; });

@@ -8,7 +8,9 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "trace/recorder.h"
@@ -20,31 +22,41 @@ struct LogParts {
     std::span<const trace::LoggedCall> log;
     std::span<const trace::InputSource> inputs;
     std::span<const at::Tensor> examples, promises, outputs;
+    const trace::SymbolicSizes& symbols;
+    /// The symbols that calls are given numbers for. Those that are not among them are written as
+    /// the example's numbers.
+    std::span<const Expr> sizes;
 };
 
-/// (calls, examples, outputs) as capture.h describes them. `grad_mode`: at the beginning. Needs
-/// Python's lock. Throws NotSupported, pybind11::error_already_set.
+/// (calls, examples, outputs, sizes, shapes) as capture.h describes them. `grad_mode`: at the
+/// beginning. Needs Python's lock. Throws NotSupported, pybind11::error_already_set.
 pybind11::tuple describe(const LogParts& parts, bool grad_mode);
 
 class Backend {
   public:
-    /// Hands the recording to `compile`; calls take tensors like the examples, in this order.
+    /// Hands the recording to `compile`; calls take the numbers of `parts.sizes`, then tensors like
+    /// the examples, in this order.
     /// Throws as `describe`, and what `compile` raises.
     static std::shared_ptr<Backend> make(PyObject* compile, const LogParts& parts, bool grad_mode);
 
-    /// Runs it; takes Python's lock. Throws pybind11::error_already_set.
-    std::vector<at::Tensor> call(std::span<c10::TensorImpl* const> inputs) const;
+    /// Runs it; takes Python's lock. Nothing if it is not valid for these numbers. Throws
+    /// pybind11::error_already_set.
+    std::optional<std::vector<at::Tensor>> call(std::span<c10::TensorImpl* const> inputs,
+                                                std::span<const std::int64_t> numbers) const;
+    /// The names of sizes for which it has one number only.
+    const std::vector<std::string>& fixes() const { return fixes_; }
 
     int traverse(visitproc visit, void* arg) const;
 
   private:
-    Backend(pybind11::object run, std::size_t outputs) : run_(std::move(run)), outputs_(outputs) {}
+    Backend(pybind11::object run, std::size_t outputs);
 
-    pybind11::object run_;
+    pybind11::object run_, serves_;
+    std::vector<std::string> fixes_;
     std::size_t outputs_ = 0;
 };
 
-/// Adds the type `Value` to the module.
-void add_value_type(pybind11::module_& module);
+/// Adds the types `Value` and `Size` to the module.
+void add_value_types(pybind11::module_& module);
 
 }  // namespace ingot::capture

@@ -11,8 +11,8 @@
 //         recompile_limit: int    recordings kept (8); past it calls run eagerly, said in one line
 //         settings: dict          the switches of _options.resolve(), for the compiler
 //         backend: callable       None: Ingot. Otherwise called once a graph with
-//                                 (calls, examples, outputs): see below
-//         reproduce: callable     called with (reason, calls, examples, outputs) of a recording
+//                                 (calls, examples, outputs, sizes, shapes): see below
+//         reproduce: callable     called with (reason and the same five) of a recording
 //                                 that could not be compiled, and with None for a reason before
 //                                 any is compiled under settings["debug"]
 //
@@ -35,9 +35,13 @@
 //   'aten::add.Tensor', arguments and results with tensors as `_ingot.Value(index)`; `examples`: a
 //   dict from Value index to real tensor for what comes in; `outputs`: a list of indices. The call
 //   'ingot::set_grad_enabled' switches grad mode within the log, 'ingot::apply' is a custom
-//   autograd.Function: its arguments are the class and the list of what it is applied to. It
-//   returns a callable that takes the tensors of `examples`, in order, and gives those of
-//   `outputs`.
+//   autograd.Function: its arguments are the class and the list of what it is applied to. `sizes`:
+//   a dict from the names of symbolic integers to the example's numbers, `_ingot.Size(text)` an
+//   argument computed from them; `shapes`: of each tensor that comes in None or its sizes and
+//   strides, integers or texts. It returns a callable that takes the numbers of `sizes` and the
+//   tensors of `examples`, in order, and gives those of `outputs`. Where it has an attribute
+//   `serves`, that is asked first whether it is valid for such numbers; `fixes` names sizes of
+//   which it takes one number only. If it raises, sizes are numbers from the next recording on.
 //
 //   _ingot.capture_counters() -> dict    the counters of all Captured together, and `reasons`: a
 //                                        dict from one-line reason to how often

@@ -11,6 +11,7 @@
 #include "bindings/errors.h"
 #include "bindings/lock.h"
 #include "capture/objects.h"
+#include "capture/violations.h"
 #include "trace/tensors.h"
 
 namespace ingot::capture {
@@ -74,10 +75,7 @@ void GraphEnd::run(const RecordingContext& context, const Transcript& transcript
         if (context.backend != nullptr) {
             histories_.restore();
             order_inputs();
-            segment_.program = SegmentProgram::compile_by(
-                context.backend,
-                {transcript.log, transcript.inputs, examples_, promises_, outputs_},
-                segment_.guards.modes.grad);
+            compile_by_backend(context, transcript);
         } else {
             if (!context.settings.compile.debug.empty()) reproduce(context, transcript, false);
             compile(context, transcript, observer);
@@ -93,7 +91,9 @@ void GraphEnd::run(const RecordingContext& context, const Transcript& transcript
     counters.compile_seconds += std::chrono::duration<double>(Clock::now() - start).count();
     std::vector<c10::TensorImpl*> inputs;
     for (const at::Tensor& t : examples_) inputs.push_back(t.unsafeGetTensorImpl());
-    const SymbolValues numbers = segment_.guards.sizes().example_numbers();
+    const SizeGuards& sizes = segment_.guards.sizes();
+    const SymbolValues numbers =
+        segment_.program->takes_all_sizes() ? sizes.example_values() : sizes.example_numbers();
     {
         const Quiet quiet;
         WithoutLock unlocked;
@@ -161,6 +161,35 @@ void GraphEnd::compile(const RecordingContext& context, const Transcript& transc
         SegmentProgram::of_log(transcript.log, transcript.inputs, promises_, outputs_);
 }
 
+void GraphEnd::compile_by_backend(const RecordingContext& context, const Transcript& transcript) {
+    const std::vector<Expr> sizes = segment_.guards.sizes().symbols();
+    const LogParts parts{transcript.log, transcript.inputs,    examples_, promises_,
+                         outputs_,       *recorder_.symbols(), sizes};
+    try {
+        segment_.program =
+            SegmentProgram::compile_by(context.backend, parts, segment_.guards.modes.grad);
+    } catch (const NotSupported& e) {
+        if (sizes.empty()) throw;
+        throw NeedsNumbers(e.what(), false);
+    } catch (pybind11::error_already_set& e) {
+        if (sizes.empty() || !e.matches(PyExc_Exception)) throw;
+        const std::string what = e.what();
+        throw NeedsNumbers("a backend fails on symbolic sizes: " + what.substr(0, what.find('\n')),
+                           false);
+    }
+    if (segment_.program == nullptr) return;
+    // The number is a guard: another one gets a graph of its own, and may be no special case there.
+    trace::SymbolicSizes& symbols = *recorder_.symbols();
+    static const std::string origin = "the backend";
+    symbols.set_origin(&origin);
+    const std::vector<std::string> fixed = segment_.program->fixes();
+    for (const Expr symbol : sizes)
+        if (std::ranges::find(fixed, to_string(symbol)) != fixed.end())
+            (void)symbols.decide(SizeGuard::Relation::Eq, symbol, symbols.hint(symbol));
+    symbols.set_origin(nullptr);
+    if (!fixed.empty()) refuse_fixed_marks(symbols, segment_.guards, {});
+}
+
 void GraphEnd::reproduce(const RecordingContext& context, const Transcript& transcript,
                          bool failed) {
     if (context.reproduce == nullptr) return;
@@ -169,9 +198,14 @@ void GraphEnd::reproduce(const RecordingContext& context, const Transcript& tran
         const std::vector<std::size_t> order = readable_order();
         permute(examples, order);
         permute(promises, order);
-        const pybind11::tuple log =
-            describe({transcript.log, transcript.inputs, examples, promises, outputs_},
-                     segment_.guards.modes.grad);
+        const pybind11::tuple log = describe({transcript.log,
+                                              transcript.inputs,
+                                              examples,
+                                              promises,
+                                              outputs_,
+                                              *recorder_.symbols(),
+                                              {}},
+                                             segment_.guards.modes.grad);
         pybind11::reinterpret_borrow<pybind11::object>(context.reproduce)(
             failed ? pybind11::object(pybind11::str(reason_)) : pybind11::none(), *log);
     } catch (const std::exception&) {

@@ -52,6 +52,7 @@ class GraphEnd {
 
   private:
     void compile(const RecordingContext& context, const Transcript& transcript, Observer* observer);
+    void compile_by_backend(const RecordingContext& context, const Transcript& transcript);
     /// Leaves a program that repeats the recording, with a line in the log if compiling it failed.
     void reproduce(const RecordingContext& context, const Transcript& transcript, bool failed);
     void assign_inputs();

@@ -26,8 +26,10 @@ namespace ingot::capture {
 
 class Numbers {
   public:
-    /// `guards`: of the segment that is being recorded.
-    Numbers(trace::Recorder& recorder, GuardSet& guards) : recorder_(recorder), guards_(guards) {}
+    /// `guards`: of the segment that is being recorded. `floats`: whether floats that are computed
+    /// from symbolic integers may be others at the next call.
+    Numbers(trace::Recorder& recorder, GuardSet& guards, bool floats = true)
+        : recorder_(recorder), guards_(guards), follows_floats_(floats) {}
     Numbers(const Numbers&) = delete;
     Numbers& operator=(const Numbers&) = delete;
 
@@ -109,6 +111,7 @@ class Numbers {
 
     trace::Recorder& recorder_;
     GuardSet& guards_;
+    bool follows_floats_ = true;
     std::unordered_map<PyObject*, Float> floats_;
     std::unordered_map<FloatGuards::Index, FloatInput> float_inputs_;
     std::unordered_map<PyObject*, Tensor> tensors_;

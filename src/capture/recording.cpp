@@ -71,7 +71,7 @@ PyObject* Recording::add_slot(Py_ssize_t index, PyObject* value, const std::stri
 
 PyObject* Recording::met_number(PyObject* value, const std::string& path,
                                 const std::function<std::int32_t()>& add_node, bool argument) {
-    if (context_.backend != nullptr || value == nullptr) return nullptr;
+    if (value == nullptr) return nullptr;
     GuardSet& guards = segment_->guards;
     const auto node_for = [&](Check check) {
         const std::int32_t node = add_node();
@@ -79,6 +79,7 @@ PyObject* Recording::met_number(PyObject* value, const std::string& path,
         return node;
     };
     if (PyFloat_CheckExact(value)) {
+        if (context_.backend != nullptr) return nullptr;  // its graph has numbers, as TorchDynamo's
         const double example = PyFloat_AS_DOUBLE(value);
         std::string name = history().float_of(path, example, context_.dynamic);
         if (name.empty()) return nullptr;
@@ -108,7 +109,7 @@ void Recording::met_tensor(PyObject* tensor, std::int32_t node) {
     if (t.is_cuda()) numbers_->found_gpu(t.device());
     GuardSet& guards = segment_->guards;
     if (!THPVariable_CheckExact(tensor) || t.requires_grad() || t.is_inference() ||
-        context_.backend != nullptr || recorder_->owns(t))
+        recorder_->owns(t))
         return;
     TensorFacts& facts = *guards.nodes[static_cast<std::size_t>(node)].demand.tensor;
     if (numbers_->has_symbolic_sizes(tensor)) {  // a guard says that it is the same object

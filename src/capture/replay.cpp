@@ -40,8 +40,12 @@ ReplayStatus compute(const Segment& segment, const Values& values,
     c10::SmallVector<at::Tensor, 4> made;
     gather(segment, values, inputs, made);
     SymbolValues numbers;
-    if (const SizeGuards* sizes = segment.guards.find_sizes())
-        sizes->numbers(values.symbols, numbers);
+    if (const SizeGuards* sizes = segment.guards.find_sizes()) {
+        if (segment.program->takes_all_sizes())
+            numbers = values.symbols;
+        else
+            sizes->numbers(values.symbols, numbers);
+    }
     trace::CallStatus status = trace::CallStatus::Done;
     if (segment.program->is_short()) {
         status = segment.program->call(inputs, outputs, numbers);

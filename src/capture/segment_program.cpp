@@ -228,7 +228,13 @@ trace::CallStatus SegmentProgram::call(std::span<c10::TensorImpl* const> inputs,
                                        std::vector<at::Tensor>& outputs,
                                        std::span<const std::int64_t> numbers) {
     if (backend_ || log_) {
-        outputs = backend_ ? backend_->call(inputs) : log_->run(inputs);
+        if (backend_) {
+            auto given = backend_->call(inputs, numbers);
+            if (!given) return trace::CallStatus::OtherInputs;
+            outputs = std::move(*given);
+        } else {
+            outputs = log_->run(inputs);
+        }
         settle(outputs);
         return trace::CallStatus::Done;
     }

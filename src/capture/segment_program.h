@@ -58,7 +58,7 @@ class SegmentProgram {
     void set_spent(std::vector<std::string> names);
     /// Runs it. OtherInputs also when other inputs need a gradient than while recording, if that
     /// makes a difference.
-    /// `numbers`: of the integers among its inputs.
+    /// `numbers`: of the integers among its inputs; for a backend's program of all symbols.
     trace::CallStatus call(std::span<c10::TensorImpl* const> inputs,
                            std::vector<at::Tensor>& outputs,
                            std::span<const std::int64_t> numbers = {});
@@ -67,6 +67,12 @@ class SegmentProgram {
                                    std::span<const std::int64_t> numbers = {}) const;
     /// Whether a call is too short to give up Python's lock for.
     bool is_short() const { return plain_ != nullptr && !gradients_ && plain_->is_short(); }
+    /// Whether a call is given the numbers of all symbols, not only of those that are integers.
+    bool takes_all_sizes() const { return backend_ != nullptr; }
+    /// The names of sizes for which a backend's program has one number only.
+    std::vector<std::string> fixes() const {
+        return backend_ ? backend_->fixes() : std::vector<std::string>();
+    }
     /// Whether it has a backward.
     bool has_backward() const { return joint_ != nullptr; }
     /// Whether a call checks its inputs' metadata.

@@ -125,6 +125,18 @@ SymbolValues SizeGuards::example_numbers() const {
     return all;
 }
 
+std::vector<Expr> SizeGuards::symbols() const {
+    std::vector<Expr> all;
+    for (const Symbol& s : sources_) all.push_back(s.symbol);
+    return all;
+}
+
+SymbolValues SizeGuards::example_values() const {
+    SymbolValues all;
+    for (const Symbol& s : sources_) all.push_back(symbols_->hint(s.symbol));
+    return all;
+}
+
 std::vector<std::string> SizeGuards::sentences() const {
     std::vector<std::string> out;
     for (const SizeGuard& g : relations_) out.push_back("sizes: " + text_of(g));

@@ -40,6 +40,9 @@ class SizeGuards {
     /// The integers among the nodes, in order.
     void numbers(const SymbolValues& values, SymbolValues& into) const;
     SymbolValues example_numbers() const;
+    /// All symbols, in the order in which `check` gives their numbers, and those of the example.
+    std::vector<Expr> symbols() const;
+    SymbolValues example_values() const;
     /// The node and the dim where the number of a symbol comes from (dim -1: the integer itself).
     std::optional<std::pair<std::int32_t, std::int32_t>> source_of(Expr symbol) const;
     /// The relations as text.

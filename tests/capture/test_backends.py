@@ -166,3 +166,158 @@ def test_explain_has_the_graphs():
     assert explanation.graph_count == 2 and len(explanation.graphs) == 2
     assert targets(explanation.graphs[0]) == ["aten.exp.default", "aten.sum.default"]
     torch.testing.assert_close(explanation.graphs[1](torch.ones(2))[0], torch.full((2,), 2.0))
+
+
+def sizes_of(gm):
+    names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
+    return [name for name in names if not name.startswith("arg")]
+
+
+def test_one_symbolic_graph_serves_all_sizes():
+    def f(x, y, n):
+        rows = x.shape[0]
+        z = torch.cat([x, y]).reshape(-1)[: rows * 2 + 1]
+        return (z + n).view(-1, 1), torch.zeros(rows // 2 + n), rows * n
+
+    backend = RecordingBackend()
+    compiled = ingot.compile(f, backend=backend)
+    for rows, more, n in ((3, 4, 5), (5, 6, 7), (7, 3, 2), (8, 8, 9), (3, 4, 5), (20, 9, 30)):
+        x, y = torch.randn(rows, 4), torch.randn(more, 4)
+        got, want = compiled(x, y, n), f(x, y, n)
+        torch.testing.assert_close(got[:2], want[:2])
+        assert got[2] == want[2]
+    assert len(backend.graphs) == 2
+    static, symbolic = backend.graphs
+    assert sizes_of(static) == [] and len(sizes_of(symbolic)) == 3
+    symbolic.graph.lint()
+    assert "floordiv" in symbolic.code
+    pytest.importorskip("tabulate")
+    symbolic.graph.print_tabular()
+
+
+def test_dynamic_and_its_marks():
+    def f(x):
+        return x.flatten() * x.shape[1]
+
+    for dynamic, marks, graphs in ((True, (), 1), (None, (0, 1), 1), (None, (), 2), (False, (), 4)):
+        backend = RecordingBackend()
+        compiled = ingot.compile(f, backend=backend, dynamic=dynamic)
+        for shape in ((3, 4), (5, 6), (7, 8), (9, 2)):
+            x = torch.randn(shape)
+            for dim in marks:
+                ingot.mark_dynamic(x, dim)
+            torch.testing.assert_close(compiled(x), f(x))
+        assert len(backend.graphs) == graphs, (dynamic, marks)
+
+
+def test_examples_of_a_symbolic_graph_have_its_sizes():
+    seen = []
+
+    def backend(gm, examples):
+        seen.append(examples)
+        return gm.forward
+
+    compiled = ingot.compile(lambda x: x.t() + 1, backend=backend, dynamic=True)
+    compiled(torch.randn(3, 4))
+    rows, columns, tensor = seen[0]
+    assert isinstance(rows, torch.SymInt) and isinstance(columns, torch.SymInt)
+    assert tuple(tensor.shape) == (rows, columns) and tensor.stride() == (columns, 1)
+    assert tensor.dtype == torch.float32
+
+
+def test_what_a_backend_decides_by_sizes_is_asked_at_each_call():
+    graphs = []
+
+    def backend(gm, examples):
+        large = bool(examples[0] > 4)  # of the example
+        graphs.append(large)
+
+        def run(size, x):
+            assert (size > 4) == large
+            return gm(size, x)
+
+        return run
+
+    compiled = ingot.compile(lambda x: x * x.shape[0], backend=backend, dynamic=True)
+    for n in (3, 9, 4, 7, 3, 12):
+        x = torch.randn(n)
+        torch.testing.assert_close(compiled(x), x * n)
+    assert graphs == [False, True]
+
+
+def test_a_size_that_a_backend_needs_is_a_guard():
+    graphs = []
+
+    def backend(gm, examples):
+        number = int(examples[0]) if isinstance(examples[0], torch.SymInt) else None
+        graphs.append(number)
+
+        def run(*given):
+            assert number is None or given[0] == number
+            return gm(*given)
+
+        return run
+
+    compiled = ingot.compile(lambda x: x * x.shape[0], backend=backend, dynamic=True)
+    for n in (3, 9, 4, 3, 9):
+        x = torch.randn(n)
+        torch.testing.assert_close(compiled(x), x * n)
+    assert graphs == [3, 9, 4]
+
+    marked = torch.randn(3)
+    ingot.mark_dynamic(marked, 0)
+    with pytest.raises(ingot.ConstraintViolationError, match="the backend"):
+        ingot.compile(lambda x: x * x.shape[0], backend=backend)(marked)
+
+
+def test_a_backend_that_fails_on_symbolic_sizes_gets_numbers():
+    graphs = []
+
+    def backend(gm, examples):
+        if any(isinstance(one, torch.SymInt) for one in examples):
+            raise NotImplementedError("only numbers")
+        graphs.append([tuple(one.shape) for one in examples])
+        return gm.forward
+
+    compiled = ingot.compile(lambda x: x * x.shape[0], backend=backend)
+    for n in (3, 9, 4, 9):
+        x = torch.randn(n)
+        torch.testing.assert_close(compiled(x), x * n)
+    assert graphs == [[(3,)], [(4,)], [(9,)]]
+
+
+def test_floats_that_are_computed_from_sizes_are_numbers():
+    def f(x):
+        return x * (x.shape[0] / 2) + (1 if x.shape[0] / 2 > 3 else 0)
+
+    backend = RecordingBackend()
+    compiled = ingot.compile(f, backend=backend, dynamic=True)
+    for n in (3, 9, 4, 3, 9, 4):
+        x = torch.randn(n)
+        torch.testing.assert_close(compiled(x), f(x))
+    assert len(backend.graphs) == 3
+
+
+def test_a_custom_function_is_given_symbolic_sizes():
+    class Repeated(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, times, shape):
+            ctx.times = times
+            return x.expand(times, *shape).clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad.sum(0) * ctx.times, None, None
+
+    def f(x, w):
+        return Repeated.apply(x * w, x.shape[0] + 1, x.shape).sum(1)
+
+    backend = RecordingBackend()
+    compiled = ingot.compile(f, backend=backend)
+    for n in (3, 5, 4, 7):
+        x, w = torch.randn(n), torch.randn(1, requires_grad=True)
+        got, want = compiled(x, w), f(x, w)
+        torch.testing.assert_close(got, want)
+        a, b = (torch.autograd.grad(y.sum(), w)[0] for y in (got, want))
+        torch.testing.assert_close(a, b)
+    assert len(backend.graphs) == 2
