@@ -185,6 +185,22 @@ void Recording::refuse_what_may_change(Frame frame, const Event& event) {
     }
 }
 
+/// What is done with a `ctx` in a backward may read what it has saved.
+void Recording::note_reading_of_saved(const Event& event) {
+    const auto& o = event.operands;
+    if (event.operation == Operation::read_attribute) {
+        const std::string name = text_of(event.name);
+        if (name.find("saved") == std::string::npos && !name.starts_with("__")) return;
+    } else if (event.operation == Operation::call || event.operation == Operation::call_expanded) {
+        PyObject* callable = PyMethod_Check(o[0]) ? PyMethod_GET_FUNCTION(o[0]) : o[0];
+        if (PyFunction_Check(callable)) return;  // what it does is seen
+    }
+    const bool expanded = event.operation == Operation::call_expanded;
+    for (PyObject* one : expanded ? arguments_of(event) : std::vector(o.begin(), o.end()))
+        if (const auto found = recorded_.find(one); found != recorded_.end())
+            found->second->note_reading();
+}
+
 Verdict Recording::abandoned() {
     if (!PyErr_Occurred()) PyErr_SetString(abandonment(), "not to be seen");
     return Verdict::raise;
@@ -197,7 +213,10 @@ Verdict Recording::strictly(Frame frame, const Event& event, PyObject** result) 
     try {
         refuse_effects(frame, event);
         const Verdict verdict = followed_or_guarded(frame, event, result);
-        if (strict_ == Strict::Backward) refuse_what_may_change(frame, event);
+        if (strict_ == Strict::Backward) {
+            refuse_what_may_change(frame, event);
+            note_reading_of_saved(event);
+        }
         note_specialised(frame);
         return abandoned_.empty() ? verdict : abandoned();
     } catch (const std::exception& e) {
@@ -327,8 +346,10 @@ void Recording::note_custom_function(RecordedFunction::Parts parts, std::size_t 
         parts.result.items.push_back(std::move(item));
     }
     functions_.push_back(parts.function);
+    auto function = std::make_shared<RecordedFunction>(std::move(parts));
+    recorded_.insert_or_assign(context.get(), function);
     contexts_.push_back(std::move(context));
-    recorder_->note_function(calls, std::make_shared<RecordedFunction>(std::move(parts)));
+    recorder_->note_function(calls, std::move(function));
 }
 
 void Recording::note_context_store(const Event& event) {

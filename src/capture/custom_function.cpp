@@ -179,6 +179,7 @@ std::shared_ptr<const trace::CustomFunction> RecordedFunction::mapped(const Map&
 
 std::vector<at::Tensor> RecordedFunction::saved() const {
     std::vector<at::Tensor> all;
+    if (!reads_saved_) return all;
     for (const auto& [name, kept] : parts_.marks)
         if (name == "to_save") add_tensors(kept, all);
     return all;

@@ -55,12 +55,16 @@ class RecordedFunction final : public trace::CustomFunction {
     ~RecordedFunction() override;
     void apply(trace::Replay& replay, std::span<const trace::LoggedCall> forward) const override;
     std::shared_ptr<const trace::CustomFunction> mapped(const Map& map) const override;
-    /// What it has saved for its backward.
+    /// Its backward, while that was recorded, has asked for what was saved.
+    void note_reading() { reads_saved_ = true; }
+    /// What it has saved and its backward reads: eager looks whether it has changed when it is
+    /// read.
     std::vector<at::Tensor> saved() const;
     const Parts& parts() const { return parts_; }
 
   private:
     Parts parts_;
+    bool reads_saved_ = false;
 };
 
 /// The forward that is being recorded.

@@ -40,6 +40,7 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     backwards_ = {};
     functions_.clear();
     contexts_.clear();
+    recorded_.clear();
     numbers_.reset();
     specialised_at_.clear();
     recorder_ = std::make_unique<trace::Recorder>();

@@ -134,6 +134,7 @@ class Recording final : public Observer {
     void refuse_function(PyObject* function, const std::string& reason);
     void refuse_effects(Frame frame, const Event& event);
     void refuse_what_may_change(Frame frame, const Event& event);
+    void note_reading_of_saved(const Event& event);
     Verdict strictly(Frame frame, const Event& event, PyObject** result);
     static Verdict abandoned();
     Verdict on_operator(Frame frame, const Event& event, PyObject** result);
@@ -245,8 +246,9 @@ class Recording final : public Observer {
     std::optional<CustomForward> custom_;  // whose forward is running
     std::vector<Ref> functions_;           // custom ones of this segment
     std::vector<Ref> contexts_;            // and their `ctx`s
-    Strict strict_ = Strict::No;           // what runs is a custom function's code
-    std::string abandoned_;                // why that is not recorded
+    std::unordered_map<PyObject*, std::shared_ptr<RecordedFunction>> recorded_;  // by `ctx`
+    Strict strict_ = Strict::No;    // what runs is a custom function's code
+    std::string abandoned_;         // why that is not recorded
     std::vector<PyObject*> moved_;  // generators that an operation in progress only moves from
     std::size_t met_ = 0;  // of the symbolic numbers, those that the event in progress knows
     bool over_ = false;

@@ -58,6 +58,7 @@ WRONG_UNDER_DYNAMO = {
     "own_functions.gradients_that_are_not_made": "another gradient",
     "own_functions.modes_are_read": "a backward reads other modes",
     "own_functions.sizes_change": "another result once sizes have changed",
+    "own_functions.what_a_function_saved_and_never_reads_changes": "a change is not noticed",
     "own_functions.what_a_function_saved_changes": "a change of what was saved is not noticed",
     "sizes.broadcasts_of_changing_sizes": "another class of an operator's error",
     "sizes.products_of_changing_sizes": "another class of an operator's error",

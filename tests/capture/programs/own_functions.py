@@ -630,6 +630,52 @@ def what_a_function_saved_changes(w):
         w.note(x.grad)
 
 
+class Forgetful(Exponential):
+    """Saves and, unless told to, never reads."""
+
+    @staticmethod
+    def forward(ctx, x, other, how):
+        ctx.how = how
+        return Exponential.forward(ctx, x, other)
+
+    @staticmethod
+    def backward(ctx, grad):
+        if ctx.how == "attribute":
+            return grad * ctx.saved_tensors[0], None, None
+        if ctx.how == "getattr":
+            return grad * getattr(ctx, "saved_tensors")[0], None, None  # noqa: B009
+        if ctx.how == "expanded":
+            return grad * getattr(*(ctx, "saved_tensors"))[0], None, None
+        return grad * 3, None, None
+
+
+@program
+def what_a_function_saved_and_never_reads_changes(w):
+    def made(how):
+        def f(x, other):
+            y = Forgetful.apply(x, other, how)
+            return y, y + 1
+
+        return w.compile(f)
+
+    for f in map(made, (None, "attribute", "getattr", "expanded")):
+        for change in (None, 0, 1, 2, 0, None):
+            x, other = w.t(3, grad=True), w.t(3)
+            y, z = w.call(f, x, other)
+            if change is not None:
+                with torch.no_grad():
+                    (y, z, other)[change].mul_(2)
+
+            def backward(y, z):
+                try:
+                    (y.sum() + z.sum()).backward()
+                except RuntimeError as error:
+                    return str(error).partition(":")[0]
+
+            w.call(backward, y, z)
+            w.note(x.grad)
+
+
 class Swapped(Function):
     @staticmethod
     def forward(ctx, x):
