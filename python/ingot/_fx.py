@@ -110,6 +110,8 @@ class _Builder:
         def without_tensors(value: Any) -> Any:
             if isinstance(value, (list, tuple)):
                 return type(value)(without_tensors(one) for one in value)
+            if type(value).__name__ == "Shape":
+                return _Shape(without_tensors(value.items))
             written = self._tensor(value)
             if written is None:
                 return value
@@ -164,6 +166,13 @@ class _Place:
         self.index = index
 
 
+class _Shape:
+    """Where it is a `torch.Size`."""
+
+    def __init__(self, items: tuple) -> None:
+        self.items = items
+
+
 def _applied(cls: type, arguments: list[Any]) -> Callable:
     """`cls.apply` as a function of the tensors among its arguments.
 
@@ -175,6 +184,8 @@ def _applied(cls: type, arguments: list[Any]) -> Callable:
     def filled(value: Any, tensors: tuple) -> Any:
         if isinstance(value, (list, tuple)):
             return type(value)(filled(one, tensors) for one in value)
+        if isinstance(value, _Shape):
+            return torch.Size(filled(value.items, tensors))
         return tensors[value.index] if isinstance(value, _Place) else value
 
     def function(*tensors: torch.Tensor) -> Any:

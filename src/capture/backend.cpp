@@ -24,6 +24,11 @@ struct Size {
     std::string text;
 };
 
+/// A `torch.Size` that may have symbolic integers in it.
+struct Shape {
+    py::tuple items;
+};
+
 /// Writes a log as Python data.
 class LogWriter {
   public:
@@ -138,8 +143,9 @@ class LogWriter {
             case Kept::Kind::List:
                 return items;
             case Kept::Kind::Tuple:
-            case Kept::Kind::Size:
                 return py::tuple(items);
+            case Kept::Kind::Size:
+                return py::cast(Shape{py::tuple(items)});
             case Kept::Kind::Number:
                 return integer(k.number);
             default:
@@ -230,6 +236,8 @@ void add_value_types(py::module_& module) {
     py::class_<Size>(module, "Size", "A symbolic integer of a recording's log, as text.")
         .def_readonly("text", &Size::text)
         .def("__repr__", [](const Size& s) { return "Size(" + s.text + ")"; });
+    py::class_<Shape>(module, "Shape", "A torch.Size of a recording's log.")
+        .def_readonly("items", &Shape::items);
     py::class_<Value>(module, "Value", "A tensor of a recording's log, by number.")
         .def_readonly("index", &Value::index)
         .def("__repr__", [](const Value& v) { return "Value(" + std::to_string(v.index) + ")"; });

@@ -303,6 +303,8 @@ def test_a_custom_function_is_given_symbolic_sizes():
         @staticmethod
         def forward(ctx, x, times, shape):
             ctx.times = times
+            if not isinstance(shape, torch.Size):
+                raise TypeError("its shape has become a tuple")
             return x.expand(times, *shape).clone()
 
         @staticmethod
