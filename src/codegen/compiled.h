@@ -42,6 +42,7 @@ struct GpuLaunch {
     Expr shared_bytes = 0;          // dynamic shared memory of a block
     Expr scratch_bytes = 0;         // of the whole grid, in the GPU's memory
     bool strides = true;            // with fewer blocks the code strides over the rest
+    bool overlaps = false;  // it waits by itself for what was launched before, and may start early
     bool block_per_point() const { return points_per_block == 1; }
     /// Blocks to launch.
     Expr blocks() const { return ceil_div(points, static_cast<int>(points_per_block)); }

@@ -225,6 +225,7 @@ void Instance::add_gpu_launch(const LaunchCode& code, LaunchStep step, const Sym
     if (blocks <= 0) return;
     if (shared > gpu_->shared_bytes()) throw NotSupported("rows too long for shared memory");
     step.gpu_function = code.gpu_function;
+    step.overlaps = code.gpu.overlaps;
     if (!code.gpu.strides && blocks > std::numeric_limits<int>::max())
         throw NotSupported("more blocks than a GPU's grid has");
     step.blocks = static_cast<unsigned>(code.gpu.strides ? std::min(blocks, kMostBlocks) : blocks);

@@ -188,7 +188,7 @@ void Instance::run_gpu_steps(const std::vector<StepRef>& steps, Context& context
         } else {
             const LaunchStep& l = launches_[step.index];
             gpu_->launch(l.gpu_function, l.blocks, l.instances, l.threads, l.shared, stream,
-                         context.parameters_.data() + l.parameters);
+                         context.parameters_.data() + l.parameters, l.overlaps);
         }
         for (std::int32_t b : step.drops) context.owners_[b].reset();
         // The allocator gives memory out again in the order of the stream.

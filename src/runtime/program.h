@@ -214,6 +214,7 @@ class Instance {
         std::uint32_t sizes;                      // first position in sizes_
         std::int64_t work, grain, scratch_bytes;
         cuda::Handle gpu_function = nullptr;
+        bool overlaps = false;
         unsigned blocks = 0, instances = 1, threads = 0, shared = 0;
         std::uint32_t parameters = 0;  // first position in Context::parameters_
         std::uint32_t size_count = 0;

@@ -40,8 +40,8 @@ struct Ptx {
     std::vector<GpuLaunch> launches;
 };
 
-Ptx ptx_of(const Kernel& kernel) {
-    static const Jit jit(target_named("sm_90"));
+Ptx ptx_of(const Kernel& kernel, const char* target = "sm_90") {
+    const Jit jit(target_named(target));
     IrModule module = jit.make_module("kernel");
     Ptx out;
     out.launches = emit_nvptx(*module.module, kernel, jit.target(), "kernel");
@@ -62,6 +62,21 @@ constexpr const char* kSoftmax = R"(graph(%0 "x": f32[512, 1000]) {
   return %7
 }
 )";
+
+TEST(Nvptx, AKernelThatMayStartEarlyWaitsBeforeItTouchesMemory) {
+    const Plan plan = plan_of(parse_graph(kSoftmax));
+    const Ptx ptx = ptx_of(plan.kernels[0]);
+    EXPECT_TRUE(ptx.launches[0].overlaps);
+    const std::size_t wait = ptx.text.find("griddepcontrol.wait"),
+                      load = ptx.text.find("ld.global"), store = ptx.text.find("st.global");
+    ASSERT_NE(load, std::string::npos);
+    ASSERT_NE(store, std::string::npos);
+    EXPECT_LT(wait, std::min(load, store));
+    // Older GPUs know no such thing.
+    const Ptx older = ptx_of(plan.kernels[0], "sm_80");
+    EXPECT_FALSE(older.launches[0].overlaps);
+    EXPECT_EQ(older.text.find("griddepcontrol"), std::string::npos);
+}
 
 TEST(Nvptx, SoftmaxIsOneKernelWithABlockPerRow) {
     Plan plan = plan_of(parse_graph(kSoftmax));

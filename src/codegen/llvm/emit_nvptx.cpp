@@ -1,6 +1,7 @@
 // Loop nests for NVIDIA GPUs; see emit_nvptx.h.
 #include "codegen/llvm/emit_nvptx.h"
 
+#include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/Intrinsics.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/Verifier.h>
@@ -26,6 +27,7 @@ constexpr unsigned kShared = 3, kGlobal = 1;  // address spaces
 constexpr std::int64_t kSharedBytes = 96 << 10;
 constexpr unsigned kThreadsOfRuns = 1024, kThreadsOfPieces = 768;  // of a multiprocessor, at least
 constexpr unsigned kChunks = 4;                 // of rows copied at odd places, of a thread at once
+constexpr int kOverlapping = 90;                // capability from which on kernels may overlap
 constexpr unsigned kMostAhead = 8;              // accesses that later phases ask for early
 constexpr std::uint64_t kBufferAlignment = 16;  // of every buffer: programs see to it
 
@@ -64,6 +66,7 @@ class GpuNestEmitter {
 
     GpuLaunch run() {
         make_function();
+        wait_for_launches_before();
         bind_arguments();
         find_kept();
         place_scratch();
@@ -313,6 +316,17 @@ class GpuNestEmitter {
             annotate("minctasm",
                      std::max(1u, (run_ ? kThreadsOfRuns : kThreadsOfPieces) / map_.threads));
         b_.SetInsertPoint(llvm::BasicBlock::Create(c, "entry", function_));
+    }
+
+    // Blocks may be started while the last ones of the kernel before are at work, and let those of
+    // the kernel behind be started; until all of that kernel has ended they touch no memory. Since
+    // every block waits here, this kernel's end is behind the end of all kernels before.
+    void wait_for_launches_before() {
+        if (context_.target.gpu_capability() < kOverlapping) return;
+        auto* type = llvm::FunctionType::get(b_.getVoidTy(), false);
+        b_.CreateCall(llvm::InlineAsm::get(
+            type, "griddepcontrol.wait; griddepcontrol.launch_dependents;", "~{memory}", true));
+        launch_.overlaps = true;
     }
 
     std::size_t arguments() const {

@@ -48,6 +48,8 @@ struct TargetInfo {
     /// Number of architectural vector registers of the preferred width.
     unsigned vector_registers() const { return arch == Arch::X86_64 && !avx512f ? 16 : 32; }
     bool is_gpu() const { return arch == Arch::Nvptx; }
+    /// 90 for "sm_90"; only of a GPU.
+    int gpu_capability() const { return std::stoi(cpu.substr(3)); }
     /// Whether this machine has all that code for `target` may use.
     bool can_run(const TargetInfo& target) const {
         return arch == target.arch && (fma || !target.fma) && (f16c || !target.f16c) &&

@@ -17,9 +17,24 @@ constexpr int kMultiprocessorCount = 16, kCapabilityMajor = 75, kCapabilityMinor
 constexpr int kMaxDynamicShared = 8;            // CU_FUNC_ATTRIBUTE_*
 constexpr unsigned kPortable = 1, kMapped = 2;  // CU_MEMHOSTALLOC_*
 constexpr int kInputPtx = 1;                    // CU_JIT_INPUT_PTX
+constexpr int kProgrammaticSerialization = 6;   // CU_LAUNCH_ATTRIBUTE_*
 constexpr int kOldest = 70;                     // the first capability our PTX is made for
 constexpr std::int64_t kPlainShared = 48 << 10;
 }  // namespace
+
+/// CUlaunchAttribute and CUlaunchConfig.
+struct LaunchAttribute {
+    int id;
+    alignas(8) int value;
+    char rest[60];
+};
+static_assert(sizeof(LaunchAttribute) == 72);
+struct LaunchConfig {
+    unsigned grid[3], block[3], shared;
+    Handle stream;
+    LaunchAttribute* attributes;
+    unsigned count;
+};
 
 struct DriverApi {
     int (*init)(unsigned);
@@ -36,6 +51,7 @@ struct DriverApi {
     int (*function_set_attribute)(Handle, int, int);
     int (*launch_kernel)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                          unsigned, Handle, void**, void**);
+    int (*launch_kernel_ex)(const LaunchConfig*, Handle, void**, void**);  // null: an old driver
     int (*host_alloc)(void**, std::size_t, unsigned);
     int (*host_free)(void*);
     int (*upload)(std::uint64_t, const void*, std::size_t);
@@ -103,6 +119,7 @@ Loaded load_driver() {
         out.why = "the NVIDIA driver lacks functions that we need: it is too old";
         return out;
     }
+    bind(library, "cuLaunchKernelEx", a.launch_kernel_ex);
     if (const int result = a.init(0); result != 0) {
         const char* name = nullptr;
         a.error_name(result, &name);
@@ -217,9 +234,17 @@ void Gpu::upload(void* to, const void* from, std::size_t bytes) const {
 }
 
 void Gpu::launch(Handle function, unsigned blocks, unsigned instances, unsigned threads,
-                 unsigned shared, Handle stream, void** parameters) const {
-    const int result = api_.launch_kernel(function, blocks, instances, 1, threads, 1, 1, shared,
-                                          stream, parameters, nullptr);
+                 unsigned shared, Handle stream, void** parameters, bool overlaps) const {
+    int result = 0;
+    if (overlaps && api_.launch_kernel_ex != nullptr) {
+        LaunchAttribute early{kProgrammaticSerialization, 1, {}};
+        const LaunchConfig config{{blocks, instances, 1}, {threads, 1, 1}, shared,
+                                  stream,                 &early,          1};
+        result = api_.launch_kernel_ex(&config, function, parameters, nullptr);
+    } else {
+        result = api_.launch_kernel(function, blocks, instances, 1, threads, 1, 1, shared, stream,
+                                    parameters, nullptr);
+    }
     if (result != 0) [[unlikely]]
         api_.require(result, "starting a kernel");
 }

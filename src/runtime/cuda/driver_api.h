@@ -69,9 +69,10 @@ class Gpu {
     std::vector<std::uint8_t> assemble(const std::string& ptx) const;
     /// Copies from the host and waits.
     void upload(void* to, const void* from, std::size_t bytes) const;
-    /// A grid of `blocks` by `instances`.
+    /// A grid of `blocks` by `instances`. `overlaps`: the code waits by itself for the kernel
+    /// before it, so that the GPU may start it while that one ends.
     void launch(Handle function, unsigned blocks, unsigned instances, unsigned threads,
-                unsigned shared, Handle stream, void** parameters) const;
+                unsigned shared, Handle stream, void** parameters, bool overlaps = false) const;
     /// Waits for everything the context has been asked to do.
     void synchronize() const;
 

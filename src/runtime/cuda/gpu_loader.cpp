@@ -12,7 +12,7 @@
 namespace ingot::runtime::cuda {
 namespace {
 
-constexpr std::string_view kVersion = "ingot gpu kernels 5";
+constexpr std::string_view kVersion = "ingot gpu kernels 6";
 constexpr std::string_view kTextVersion = "triton text 2";
 constexpr std::string_view kLaunches = "/launches", kRefusal = "/refusal";
 
@@ -32,6 +32,7 @@ std::string launches_text(const std::vector<ImageLaunch>& launches, const Kernel
                                       over.text(l.shared_bytes),
                                       over.text(l.scratch_bytes),
                                       l.strides ? "strides" : "whole",
+                                      l.overlaps ? "overlaps" : "behind",
                                       std::to_string(l.image)};
         text += LaunchText::line(fields);
     }
@@ -41,7 +42,7 @@ std::string launches_text(const std::vector<ImageLaunch>& launches, const Kernel
 std::vector<ImageLaunch> parse_launches(const std::string& text, const KernelJob& job) {
     const LaunchText over(*job.kernel, *job.pool);
     std::vector<ImageLaunch> launches;
-    for (const auto& f : LaunchText::parse(text, 8)) {
+    for (const auto& f : LaunchText::parse(text, 9)) {
         ImageLaunch l;
         l.symbol = f[0];
         l.points = over.expression(f[1]);
@@ -50,7 +51,8 @@ std::vector<ImageLaunch> parse_launches(const std::string& text, const KernelJob
         l.shared_bytes = over.expression(f[4]);
         l.scratch_bytes = over.expression(f[5]);
         l.strides = f[6] == "strides";
-        l.image = std::stoul(f[7]);
+        l.overlaps = f[7] == "overlaps";
+        l.image = std::stoul(f[8]);
         launches.push_back(std::move(l));
     }
     return launches;
