@@ -25,7 +25,7 @@ namespace {
 
 constexpr unsigned kShared = 3, kGlobal = 1;  // address spaces
 constexpr std::int64_t kSharedBytes = 96 << 10;
-constexpr unsigned kThreadsOfRuns = 1024, kThreadsOfPieces = 768;  // of a multiprocessor, at least
+constexpr unsigned kThreadsOfRuns = 1152, kThreadsOfPieces = 768;  // of a multiprocessor, at least
 constexpr unsigned kChunks = 4;                 // of rows copied at odd places, of a thread at once
 constexpr int kOverlapping = 90;                // capability from which on kernels may overlap
 constexpr unsigned kMostAhead = 8;              // accesses that later phases ask for early
