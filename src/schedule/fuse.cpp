@@ -601,11 +601,13 @@ class Fuser {
     }
 
     // A sum over pieces of one outer variable that keeps the group's inner one: columns of the rows
-    // at hand, added up as the rows pass. Sets the match's run.
+    // at hand, added up as the rows pass. Sets the match's run, and makes rows of elements.
     bool gathers(const Anchor& a, const Group& group, Match& match,
                  const std::vector<Expr>& gone) const {
         const Node* n = a.reduces ? g_.producer(a.value) : nullptr;
-        if (!options_.gpu || n == nullptr || n->prim != Prim::Sum || !group.reduces) return false;
+        if (!options_.gpu || n == nullptr || n->prim != Prim::Sum) return false;
+        const LoopVar* column = group.reduces ? nullptr : column_of(group, match);
+        if (!group.reduces && column == nullptr) return false;
         if (g_.type(a.value).dtype != DType::F32 || match.vars.size() != group.vars.size())
             return false;
         const Ints& dims = n->attrs.get<Ints>("dims");
@@ -626,14 +628,30 @@ class Fuser {
         for (std::size_t i = 0; i < match.map.size(); ++i) {
             if (static_cast<std::int64_t>(i) == dims[0]) continue;
             const Expr e = match.map[i];
-            columns = columns || (e.is_symbol() && has_symbol(e, match.vars, false));
+            columns = columns ||
+                      (e.is_symbol() && (column != nullptr ? e == column->symbol
+                                                           : has_symbol(e, match.vars, false)));
             if (!contains(e, var->symbol)) continue;
             if (whole || !(e == floor_div(var->symbol, length))) return false;
         }
         if (!columns) return false;
         match.run = {var->symbol, length};
         match.gathers = true;
+        if (column != nullptr)
+            match.vars[static_cast<std::size_t>(column - group.vars.data())].outer = false;
         return true;
+    }
+
+    // Of a group that computes elements: the variable that becomes its rows' own, neighbours in
+    // memory; null where they are no rows of one length.
+    static const LoopVar* column_of(const Group& group, const Match& match) {
+        if (group.contracts || group.is_extern || group.anchors.size() != 1) return nullptr;
+        if (group.vars.size() < 2 || match.vars.size() != group.vars.size()) return nullptr;
+        for (const LoopVar& v : group.vars) {
+            if (!v.outer) return nullptr;
+            if (v.symbol == group.contiguous) return &v == &group.vars.back() ? &v : nullptr;
+        }
+        return nullptr;
     }
 
     static bool free_dims_trail(const Match& match) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include "schedule/convert.h"
 #include "schedule/legalize_convolution.h"
@@ -327,7 +328,19 @@ std::optional<ValueId> over_columns(Graph& g, Prim prim, ValueId x, Ints dims) {
 constexpr std::int64_t kLongRun = 64, kUsualRun = 16, kLeastRun = 8;
 constexpr std::int64_t kRunPoints = 1 << 21, kFewRuns = 512, kManyRuns = 2048;
 
-std::optional<ValueId> in_runs(Graph& g, ValueId x, const Ints& dims) {
+std::optional<ValueId> in_runs(Graph& g, ValueId x, Ints dims) {
+    // Rows that were made as several dims, and are one for a product, as they were made.
+    const Node* shaped = g.producer(x);
+    if (shaped != nullptr && shaped->prim == Prim::Reshape && g.type(x).rank() == 2 &&
+        dims == Ints{0}) {
+        const Sizes& made = g.type(shaped->operands[0]).sizes;
+        if (made.size() > 2 && made.back() == g.type(x).sizes.back()) {
+            x = shaped->operands[0];
+            dims.resize(made.size() - 1);
+            std::iota(dims.begin(), dims.end(), 0);
+        }
+    }
+    x = convert(g, x, DType::F32);
     Sizes sizes = g.type(x).sizes;
     std::int64_t rows = 1, columns = 1;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -370,12 +383,30 @@ class WalkedRows {
             if (!last) continue;
             for (ValueId v : sources(n.operands[0])) rows_[v] = true;
         }
+        for (const Node& n : g.nodes())
+            if (kind(n.prim) == PrimKind::Contraction)
+                for (ValueId v : n.operands) operands_.push_back(origin(v));
+        std::ranges::sort(operands_);
     }
+    /// Also where nothing of a row is added up, but a kernel computes the rows, element by element,
+    /// for a product to read (the gradient of an activation, and of the bias before it).
     bool walked(ValueId x) const {
+        const Node* made = g_.producer(origin(x));
+        if (made != nullptr && is_pointwise(made->prim) &&
+            std::ranges::binary_search(operands_, origin(x)))
+            return true;
         return std::ranges::any_of(sources(x), [&](ValueId v) { return rows_[v]; });
     }
 
   private:
+    // The value that `v` is another shape of.
+    ValueId origin(ValueId v) const {
+        for (const Node* n = g_.producer(v);
+             n != nullptr && (n->prim == Prim::Reshape || n->prim == Prim::Permute);
+             n = g_.producer(v))
+            v = n->operands[0];
+        return v;
+    }
     // Values of x's size that x is computed from and that are not computed element by element.
     std::vector<ValueId> sources(ValueId x) const {
         std::vector<ValueId> work{x}, seen, found;
@@ -397,6 +428,7 @@ class WalkedRows {
     static constexpr std::size_t kMostSeen = 64;
     const Graph& g_;
     std::vector<bool> rows_;
+    std::vector<ValueId> operands_;  // what products read, in order
 };
 
 // Nodes an output or an effect needs.
@@ -491,7 +523,7 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
                 const DType type = g.type(x).dtype;
                 if (rows != nullptr && is_float(type) && compute_type(type) == DType::F32 &&
                     rows->walked(n.operands[0]))
-                    if (auto v = in_runs(g, convert(g, x, DType::F32), n.attrs.get<Ints>("dims"))) {
+                    if (auto v = in_runs(g, x, n.attrs.get<Ints>("dims"))) {
                         r.map(n.results[0], convert(g, *v, type));
                         return;
                     }

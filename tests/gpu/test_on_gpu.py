@@ -74,6 +74,26 @@ def test_gradients_of_norms(shape: tuple[int, ...], dtype: torch.dtype) -> None:
         assert distance(mine, right) <= 2 * distance(theirs, right) + 1e-6
 
 
+@pytest.mark.parametrize("shape", [(64, 197, 3072), (8192, 768), (64, 64, 130), (4096, 4099)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_a_bias_before_an_activation(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    x, g = (torch.randn(shape, device="cuda", dtype=dtype) for _ in range(2))
+    w = torch.randn(shape[-1], 8, device="cuda", dtype=dtype)
+
+    def gradients(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = torch.ops.aten.gelu_backward(g, x)
+        flat = made.view(-1, shape[-1])
+        return flat @ w, flat.sum(0), made.float().sum(tuple(range(x.dim() - 1)))
+
+    eager, exact = gradients(x, g, w), gradients(x.double(), g.double(), w.double())
+    got = ingot.compile(gradients, options=STRICT)(x, g, w)
+    for mine, theirs, right in zip(got, eager, exact, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert distance(mine, right) <= 2 * distance(theirs, right) + 1e-6
+
+
 def test_sums_of_channels() -> None:
     x = torch.randn(64, 64, 28, 28, device="cuda")
     for y in (x, x.to(memory_format=torch.channels_last)):

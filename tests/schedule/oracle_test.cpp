@@ -159,6 +159,26 @@ TEST(ScheduleOracle, ColumnsAddUpWhileRowsPass) {
     EXPECT_EQ(to_string(parse_kernel(text, *p.pool)), text);
 }
 
+// The gradient of a bias adds up while the gradient of the activation behind it is computed.
+TEST(ScheduleOracle, ColumnsOfElementsForAProduct) {
+    Graph g;
+    const Sizes sizes{64, 64, 128};
+    const ValueId x = input(g, sizes), grad = input(g, sizes), weight = input(g, {128, 16});
+    const ValueId made = g.emit(Prim::Mul, {g.emit(Prim::Tanh, {x}), grad});
+    const ValueId flat = g.emit(Prim::Reshape, {made}, {{"sizes", Sizes{4096, 128}}});
+    output(g, g.emit(Prim::Matmul, {flat, weight}));
+    output(g, g.emit(Prim::Sum, {flat}, {{"dims", Ints{0}}}));
+    ScheduleOptions options;
+    options.gpu = true;
+    Plan p = verify(g, 1, 5, options);
+    const bool together = std::ranges::any_of(p.kernels, [](const Kernel& k) {
+        const std::string text = to_string(k);
+        return text.find("tanh") != std::string::npos && text.find(" sum\n") != std::string::npos &&
+               text.find(" run") != std::string::npos;
+    });
+    EXPECT_TRUE(together) << to_string(p);
+}
+
 TEST(ScheduleOracle, ShortPaddedSoftmax) {
     Graph g;
     ValueId x =

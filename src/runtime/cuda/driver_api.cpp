@@ -238,8 +238,8 @@ void Gpu::launch(Handle function, unsigned blocks, unsigned instances, unsigned 
     int result = 0;
     if (overlaps && api_.launch_kernel_ex != nullptr) {
         LaunchAttribute early{kProgrammaticSerialization, 1, {}};
-        const LaunchConfig config{{blocks, instances, 1}, {threads, 1, 1}, shared,
-                                  stream,                 &early,          1};
+        const LaunchConfig config{
+            {blocks, instances, 1}, {threads, 1, 1}, shared, stream, &early, 1};
         result = api_.launch_kernel_ex(&config, function, parameters, nullptr);
     } else {
         result = api_.launch_kernel(function, blocks, instances, 1, threads, 1, 1, shared, stream,
