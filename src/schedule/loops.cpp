@@ -18,6 +18,7 @@ constexpr double kPage = 4096;      // bytes
 constexpr std::int64_t kTile = 32;  // rows and columns of a transposed tile
 constexpr double kStoreWeight = 2;  // a store also loads its line
 constexpr std::int64_t kShort = 8;  // extents that fill no vector
+constexpr std::int64_t kFew = 64;   // extents of which a tile may have all
 constexpr std::int64_t kMostUnrolled = 16;
 
 // An expression of loop variables and what walking along it costs.
@@ -46,6 +47,7 @@ class Arranger {
         sort(nest_.loops, std::nullopt);
         for (std::size_t p = 0; p < nest_.phases.size(); ++p) sort(nest_.phases[p].loops, p);
         merge(nest_.loops, std::nullopt);
+        if (!run && !gpu_) join_innermost();
         for (std::size_t p = 0; p < nest_.phases.size(); ++p) merge(nest_.phases[p].loops, p);
         if (!run) tile();
         if (run) nest_.loops.push_back(*run);
@@ -134,16 +136,29 @@ class Arranger {
 
     // The merged loop runs over the inner variable, which then takes the outer one's values too.
     void merge(std::vector<Loop>& loops, std::optional<std::size_t> phase) {
-        for (std::size_t i = loops.size(); i-- > 1;) {
-            Loop &outer = loops[i - 1], &inner = loops[i];
-            if (!walks_like_one(outer, inner, phase)) continue;
-            Expr extent = outer.extent * inner.extent;
-            Expr joined = loop_variable(pool_, "m", merged_++, extent);
-            replace(phase, {{outer.var, Expr(0)}, {inner.var, joined}});
-            outer = {joined, extent, LoopKind::Serial};
-            loops.erase(loops.begin() + static_cast<std::ptrdiff_t>(i));
-            collect();
-        }
+        for (std::size_t i = loops.size(); i-- > 1;)
+            if (walks_like_one(loops[i - 1], loops[i], phase)) join(loops, i - 1, i, phase);
+    }
+
+    // The inner one's place is the joined loop's.
+    void join(std::vector<Loop>& loops, std::size_t o, std::size_t i,
+              std::optional<std::size_t> phase) {
+        const Loop outer = loops[o], inner = loops[i];
+        const Expr extent = outer.extent * inner.extent;
+        const Expr joined = loop_variable(pool_, "m", merged_++, extent);
+        replace(phase, {{outer.var, Expr(0)}, {inner.var, joined}});
+        loops[i] = {joined, extent, LoopKind::Serial};
+        loops.erase(loops.begin() + static_cast<std::ptrdiff_t>(o));
+        collect();
+    }
+
+    // Points have no order: a loop also joins the innermost one across others, which a copy between
+    // layouts has put between them (a kernel's rows and columns, with its channels amid).
+    void join_innermost() {
+        auto& loops = nest_.loops;
+        for (std::size_t o = loops.size(); o-- > 0;)
+            if (o + 1 < loops.size() && walks_like_one(loops[o], loops.back(), std::nullopt))
+                join(loops, o, loops.size() - 1, std::nullopt);
     }
 
     using Replacement = std::vector<std::pair<Expr, Expr>>;
@@ -189,11 +204,26 @@ class Arranger {
                 if (!along || !along->stride.is(1)) continue;
                 // Lines a page apart fall into the same few places of the cache.
                 bool crowded = std::fmod(magnitude(across->stride) * a.bytes, kPage) == 0;
-                split(i, tile_of(loops[i].extent, kTile),
-                      tile_of(v.extent, crowded ? kShort : kTile));
+                const std::int64_t tile_u = tile_of(loops[i].extent, kTile),
+                                   tile_v = tile_of(v.extent, crowded ? kShort : kTile);
+                if (tile_v != 0)
+                    split(i, tile_u, tile_v);
+                else if (!gpu_ && a.load && is_small(v.extent))
+                    exchange(i, tile_u);
                 return;
             }
         }
+    }
+
+    static bool is_small(Expr extent) { return extent.is_constant() && extent.constant() <= kFew; }
+
+    // loops[i] = u and the last one v, which is short or cannot be divided, become ..., u0, v, u1:
+    // vectors go along u, where what is read lies side by side, and v's few lines stay near.
+    void exchange(std::size_t i, std::int64_t tile_u) {
+        if (tile_u == 0) return;
+        const Loop v = nest_.loops.back();
+        split(i, tile_u, v.extent.constant());
+        std::swap(nest_.loops.back(), nest_.loops[nest_.loops.size() - 2]);
     }
 
     // loops[i] = u and the last one v become ..., u0, v0, u1, v1.

@@ -53,6 +53,21 @@ TEST(Schedule, LayerNormWithResidualIsOneKernelThatStoresBoth) {
     EXPECT_TRUE(p.kernels[0].nests[0].loops.at(0).extent.is(512)) << to_string(p);
 }
 
+TEST(Schedule, AKernelOfChannelsInnermostIsCopiedAlongItsChannels) {
+    // Rows and columns are one loop though the channels lie between them, and vectors go along the
+    // channels, not along the three or nine taps.
+    Graph g;
+    ValueId x = input(g, {8, 3, 3, 64});
+    output(g, g.emit(Prim::Permute, {x}, {{"dims", Ints{0, 3, 1, 2}}}));
+    Plan p = schedule(g);
+    ASSERT_EQ(p.kernels.size(), 1u) << to_string(p);
+    const auto& loops = p.kernels[0].nests.at(0).loops;
+    ASSERT_EQ(loops.size(), 4u) << to_string(p);
+    EXPECT_TRUE(loops[2].extent.is(9)) << to_string(p);
+    EXPECT_TRUE(loops[3].extent.is(32)) << to_string(p);
+    EXPECT_EQ(loops[3].kind, LoopKind::Vector);
+}
+
 TEST(Schedule, EqualLayersAreCompiledOnce) {
     Graph g;
     ValueId x = input(g, {128, 256});
