@@ -145,6 +145,7 @@ class Orderer {
             for (std::uint32_t user : users_[sorted[at]])
                 if (--waiting[user] == 0) sorted.push_back(user);
         check(sorted.size() == count_, "fusion has made a cycle");
+        find_places(sorted);
         for (std::size_t at = sorted.size(); at-- > 0;) {
             const std::uint32_t i = sorted[at];
             const bool given = std::any_of(makes_[i].begin(), makes_[i].end(), [&](ValueId v) {
@@ -155,6 +156,20 @@ class Orderer {
                 (writes_input(i) ||
                  (!users_[i].empty() && std::all_of(users_[i].begin(), users_[i].end(),
                                                     [&](std::uint32_t u) { return update_[u]; })));
+        }
+    }
+
+    // A group stands where its first node does, or the first that needs it: a gradient's kernel may
+    // hold an update, which needs numbers that the program computes at its end, and what is
+    // computed again for others must not all be made before it.
+    void find_places(const std::vector<std::uint32_t>& sorted) {
+        place_.resize(count_);
+        for (std::size_t at = sorted.size(); at-- > 0;) {
+            const std::uint32_t i = sorted[at];
+            NodeId& place = place_[i] = f_.groups[i].node;
+            for (std::uint32_t a : f_.groups[i].anchors)
+                place = std::min(place, f_.anchors[a].node);
+            for (std::uint32_t user : users_[i]) place = std::min(place, place_[user]);
         }
     }
 
@@ -199,7 +214,7 @@ class Orderer {
     }
 
     void push(std::uint32_t i) {
-        ready_.push({!f_.groups[i].frozen, f_.groups[i].node, i});
+        ready_.push({!f_.groups[i].frozen, place_[i], i});
         if (update_[i]) waiting_updates_.push_back(i);
     }
 
@@ -221,6 +236,7 @@ class Orderer {
     std::vector<std::vector<std::uint32_t>> users_;
     std::vector<int> waiting_;
     std::vector<bool> update_;
+    std::vector<NodeId> place_;
     // By value: the groups that read and make it, those that are still to read it, whether it is
     // going to be an input's new contents.
     std::vector<std::vector<std::uint32_t>> readers_, makers_;

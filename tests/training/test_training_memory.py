@@ -78,11 +78,12 @@ def test_a_step_needs_no_more_than_eager():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_whole_step_needs_little_more_than_eager():
-    # Of each layer it keeps four values where eager keeps three, in blocks of exactly their sizes.
+def test_a_whole_step_needs_less_than_eager():
+    # Of each layer one value is kept where eager keeps three; the others are computed again, each
+    # layer's when the backward comes to it.
     eager = peak("eager", what="whole")
-    assert peak("ingot", what="whole") <= 1.25 * eager
-    assert peak("ingot", budget=0.0, what="whole") <= 1.25 * eager
+    assert peak("ingot", what="whole") <= 0.7 * eager
+    assert peak("ingot", budget=0.0, what="whole") <= 0.7 * eager
 
 
 def test_a_backward_can_run_twice_only_when_the_graph_is_kept():
