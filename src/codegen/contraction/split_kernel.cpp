@@ -292,6 +292,7 @@ llvm::Function* panel_splitter(llvm::Module& module) {
     b.SetInsertPoint(&f->getEntryBlock());
     Value* k = f->getArg(2);
     constexpr std::int64_t kPairs = kSplitStep / 2;
+    constexpr std::int64_t kRowsAhead = 32;
     auto pair = [&](Value* n, Value* second_exists) {
         Value* row = b.CreateGEP(b.getFloatTy(), f->getArg(0),
                                  b.CreateMul(b.CreateMul(n, w.index(2)), f->getArg(1)));
@@ -301,6 +302,11 @@ llvm::Function* panel_splitter(llvm::Module& module) {
                                                       b.CreateMul(within, w.index(64))));
         for (std::int64_t column = 0; column < 2; ++column) {
             Value* from = b.CreateGEP(b.getFloatTy(), row, w.index(column * kLanes));
+            for (std::int64_t further = kRowsAhead; further < kRowsAhead + 2; ++further)
+                b.CreateIntrinsic(
+                    llvm::Intrinsic::prefetch, {ptr},
+                    {b.CreateGEP(b.getFloatTy(), from, b.CreateMul(f->getArg(1), w.index(further))),
+                     b.getInt32(0), b.getInt32(2), b.getInt32(1)});
             const auto x = w.parts(w.load(from));
             const auto y =
                 w.parts(w.load(b.CreateGEP(b.getFloatTy(), from, f->getArg(1)), second_exists));

@@ -51,7 +51,7 @@ llvm::Function* row_splitter(llvm::Module& module);
 llvm::Function* column_splitter(llvm::Module& module);
 
 /// void f(ptr b, i64 ldb, i64 k, ptr out)
-/// Splits k rows of 32 columns, `ldb` elements apart.
+/// Splits k rows of 32 columns, `ldb` elements apart, and fetches some that follow.
 llvm::Function* panel_splitter(llvm::Module& module);
 
 /// i1 f(ptr c, i64 rows, ptr a, i64 tile_rows, ptr b, i64 ldb, i64 k)
