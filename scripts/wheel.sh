@@ -5,12 +5,13 @@ cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-$PWD/.venv/bin/python}
 mkdir -p "${1:-dist}"
 rm -f "${1:-dist}"/torch_ingot-*.whl
+# Not -C: the pip of Debian 12 knows the long form only.
 launchers=()
 if command -v ccache >/dev/null; then
-    launchers=(-Ccmake.define.CMAKE_C_COMPILER_LAUNCHER=ccache -Ccmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
+    launchers=(--config-settings=cmake.define.CMAKE_C_COMPILER_LAUNCHER=ccache --config-settings=cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
 fi
 CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)} "$PYTHON" -m pip wheel . --quiet --no-deps --no-build-isolation \
-    --disable-pip-version-check -w "${1:-dist}" -Cbuild-dir=build-wheel "${launchers[@]}" \
-    "-Ccmake.define.Python_EXECUTABLE=$PYTHON" "-Ccmake.define.Python3_EXECUTABLE=$PYTHON" \
-    ${INGOT_PREBUILT_CORE:+-Ccmake.define.INGOT_PREBUILT_CORE="$INGOT_PREBUILT_CORE"}
+    --disable-pip-version-check -w "${1:-dist}" --config-settings=build-dir=build-wheel "${launchers[@]}" \
+    "--config-settings=cmake.define.Python_EXECUTABLE=$PYTHON" "--config-settings=cmake.define.Python3_EXECUTABLE=$PYTHON" \
+    ${INGOT_PREBUILT_CORE:+--config-settings=cmake.define.INGOT_PREBUILT_CORE="$INGOT_PREBUILT_CORE"}
 ls "${1:-dist}"/torch_ingot-*.whl
