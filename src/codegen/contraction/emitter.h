@@ -98,6 +98,7 @@ class ContractionEmitter {
     // ---- the parts of the main function ----
     using TileBody = std::function<void(int height, llvm::Value* row, llvm::Value* local)>;
     void for_tiles(llvm::Value* start, llvm::Value* end, const TileBody& body);
+    void compute_rows(llvm::Value* batch, llvm::Value* row, int height, llvm::Value* k);
     void prepare_block(llvm::Value* batch, llvm::Value* start, llvm::Value* end);
     struct PanelValue {
         llvm::Value* address;

@@ -158,6 +158,16 @@ llvm::Function* ContractionEmitter::compute_b() {
     return f;
 }
 
+/// A tile's rows of a computed A, one behind the other, and a table of where they begin.
+void ContractionEmitter::compute_rows(Value* batch, Value* row, int height, Value* k) {
+    Value* table = bytes_at(scratch_, d_.scratch.table);
+    Value* rows = bytes_at(scratch_, d_.scratch.a_rows);
+    call(fill_a_, {batch, row, i64(height), rows, bytes_at(scratch_, d_.scratch.zero)});
+    for (int r = 0; r < height; ++r)
+        b_.CreateStore(at(element_, rows, b_.CreateMul(k, i64(r))),
+                       at(b_.getPtrTy(), table, i64(r)));
+}
+
 void ContractionEmitter::prepare_block(Value* batch, Value* start, Value* end) {
     Value* zero = bytes_at(scratch_, d_.scratch.zero);
     Value* table = bytes_at(scratch_, d_.scratch.table);
@@ -168,11 +178,7 @@ void ContractionEmitter::prepare_block(Value* batch, Value* start, Value* end) {
         Value* packed =
             at(element_, bytes_at(scratch_, d_.scratch.a_packed), b_.CreateMul(local, k));
         if (computed) {
-            Value* rows = bytes_at(scratch_, d_.scratch.a_rows);
-            call(fill_a_, {batch, row, i64(height), rows, zero});
-            for (int r = 0; r < height; ++r)
-                b_.CreateStore(at(element_, rows, b_.CreateMul(k, i64(r))),
-                               at(b_.getPtrTy(), table, i64(r)));
+            compute_rows(batch, row, height, k);
             b_.CreateCall(row_packer(module_, element_),
                           {table, i64(1), k, i64(1), i64(height), packed, zero});
             return;

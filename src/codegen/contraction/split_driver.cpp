@@ -35,10 +35,7 @@ void ContractionEmitter::split_rows(Value* batch, int height, Value* row, Value*
     Value* out = at(b_.getInt8Ty(), bytes_at(scratch_, d_.scratch.a_packed),
                     b_.CreateMul(local, expr(d_.split_k() * Expr(kSplitBytes))));
     if (d_.plan.a.form == OperandForm::Computed) {
-        call(fill_a_, {batch, row, i64(height), rows, zero});
-        for (int r = 0; r < height; ++r)
-            b_.CreateStore(at(element_, rows, b_.CreateMul(k, i64(r))),
-                           at(b_.getPtrTy(), table, i64(r)));
+        compute_rows(batch, row, height, k);
         b_.CreateCall(row_splitter(module_), {table, i64(1), k, i64(height), out});
         return;
     }

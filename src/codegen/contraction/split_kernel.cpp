@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "codegen/contraction/ir_loop.h"
+#include "codegen/contraction/micro_kernel.h"
 #include "codegen/contraction/shared_function.h"
 
 namespace ingot::codegen {
@@ -293,13 +294,16 @@ llvm::Function* panel_splitter(llvm::Module& module) {
     Value* k = f->getArg(2);
     constexpr std::int64_t kPairs = kSplitStep / 2;
     constexpr std::int64_t kRowsAhead = 32;
+    auto place_of = [&](Value* n) {
+        Value* step = b.CreateUDiv(n, w.index(kPairs));
+        Value* within = b.CreateURem(n, w.index(kPairs));
+        return w.bytes(f->getArg(3), b.CreateAdd(b.CreateMul(step, w.index(kParts * 2048)),
+                                                 b.CreateMul(within, w.index(64))));
+    };
     auto pair = [&](Value* n, Value* second_exists) {
         Value* row = b.CreateGEP(b.getFloatTy(), f->getArg(0),
                                  b.CreateMul(b.CreateMul(n, w.index(2)), f->getArg(1)));
-        Value* step = b.CreateUDiv(n, w.index(kPairs));
-        Value* within = b.CreateURem(n, w.index(kPairs));
-        Value* to = w.bytes(f->getArg(3), b.CreateAdd(b.CreateMul(step, w.index(kParts * 2048)),
-                                                      b.CreateMul(within, w.index(64))));
+        Value* to = place_of(n);
         for (std::int64_t column = 0; column < 2; ++column) {
             Value* from = b.CreateGEP(b.getFloatTy(), row, w.index(column * kLanes));
             for (std::int64_t further = kRowsAhead; further < kRowsAhead + 2; ++further)
@@ -326,10 +330,7 @@ llvm::Function* panel_splitter(llvm::Module& module) {
     });
     Value* all = b.CreateMul(w.step_count(k), w.index(kPairs));
     emit_loop(b, "zero", with_odd, all, [&](Value* n) {
-        Value* step = b.CreateUDiv(n, w.index(kPairs));
-        Value* within = b.CreateURem(n, w.index(kPairs));
-        Value* to = w.bytes(f->getArg(3), b.CreateAdd(b.CreateMul(step, w.index(kParts * 2048)),
-                                                      b.CreateMul(within, w.index(64))));
+        Value* to = place_of(n);
         for (std::int64_t place = 0; place < 2 * std::int64_t{kParts}; ++place)
             b.CreateAlignedStore(llvm::Constant::getNullValue(w.words),
                                  w.bytes(to, w.index(place * 1024)), llvm::Align(64));
@@ -446,7 +447,7 @@ llvm::Function* split_repair(llvm::Module& module) {
         auto block = [&](Value* from, const Values& before) {
             Value* left = b.CreateSub(k, from);
             Value* end = b.CreateAdd(
-                from, b.CreateBinaryIntrinsic(llvm::Intrinsic::smin, left, w.index(256)));
+                from, b.CreateBinaryIntrinsic(llvm::Intrinsic::smin, left, w.index(kSumBlock)));
             const Values zero{llvm::Constant::getNullValue(w.floats),
                               llvm::Constant::getNullValue(w.floats)};
             Values part =
@@ -481,7 +482,7 @@ llvm::Function* split_repair(llvm::Module& module) {
             for (unsigned c = 0; c < 2; ++c) part[c] = b.CreateFAdd(before[c], part[c]);
             return part;
         };
-        sums = emit_loop(b, "block", w.index(0), k, w.index(256), sums, block);
+        sums = emit_loop(b, "block", w.index(0), k, w.index(kSumBlock), sums, block);
         Value* to =
             b.CreateGEP(b.getFloatTy(), f->getArg(0), b.CreateMul(row, w.index(kSplitColumns)));
         for (unsigned c = 0; c < 2; ++c)

@@ -22,11 +22,13 @@
 
 #include <cstdint>
 
+#include "schedule/contraction_model.h"
+
 namespace ingot::codegen {
 
-inline constexpr std::int64_t kSplitStep = 32;     // k of a step
-inline constexpr std::int64_t kSplitColumns = 32;  // of a tile
-inline constexpr std::int64_t kSplitBytes = 6;     // of a split element
+inline constexpr std::int64_t kSplitStep = kSplitK;  // k of a step
+inline constexpr std::int64_t kSplitColumns = 32;    // of a tile
+inline constexpr std::int64_t kSplitBytes = 6;       // of a split element
 /// So many k of B's panel are split at a time and stay in the first cache.
 inline constexpr std::int64_t kSplitBlock = 128;
 
