@@ -53,7 +53,15 @@ class ContractionEmitter {
                 !d_.plan.pairs ? DotKind::Elements
                 : interleaved  ? DotKind::InterleavedPairs
                                : DotKind::Pairs,
+                sum_block(),
                 looks_ahead()};
+    }
+    /// How many k a chain of sums may have. Pairs are added exactly enough: they are rounded to
+    /// bf16.
+    std::uint64_t sum_block() const {
+        const Expr m = d_.plan.m;
+        const bool few = !d_.plan.pairs && m.is_constant() && m.constant() <= kFewRows;
+        return few ? kFewRowsSumBlock : kSumBlock;
     }
     /// Panels that were packed ahead lie one behind the other, mostly outside the caches: while one
     /// is used, the next is fetched.

@@ -31,8 +31,6 @@ int chains(const TileShape& tile) {
 /// half a millisecond of compile time.
 int unrolled(const TileShape& tile) { return std::max(2, chains(tile)); }
 
-constexpr std::uint64_t kBlock = kSumBlock;
-
 std::string tile_name(const char* kind, const TileShape& tile, std::int64_t ldb) {
     const char* type = tile.element->isDoubleTy()      ? "_f64_"
                        : !tile.element->isFloatTy()    ? "_i16_"
@@ -42,6 +40,7 @@ std::string tile_name(const char* kind, const TileShape& tile, std::int64_t ldb)
     std::string name = std::string("ingot_") + kind + type + std::to_string(tile.rows) + "x" +
                        std::to_string(tile.vectors) + "v" + std::to_string(tile.lanes);
     if (ldb != kRuntimeStride) name += "_b" + std::to_string(ldb);
+    if (tile.sum_block != kSumBlock) name += "_s" + std::to_string(tile.sum_block);
     if (tile.ahead) name += "_ahead";
     return name;
 }
@@ -110,14 +109,14 @@ class Tile {
         b_.SetInsertPoint(done);
     }
 
-    /// flush() when `since` k have been summed up, at least kBlock; the sums, the count and `first`
-    /// to go on with.
+    /// flush() when `since` k have been summed up, at least a block of them; the sums, the count
+    /// and `first` to go on with.
     Values flush_if_long(const Values& acc, Value* since, Value* first, Value* c, Value* ldc) {
         llvm::Function* f = b_.GetInsertBlock()->getParent();
         auto* flushing = llvm::BasicBlock::Create(b_.getContext(), "flush", f);
         auto* next = llvm::BasicBlock::Create(b_.getContext(), "flushed", f);
         llvm::BasicBlock* before = b_.GetInsertBlock();
-        b_.CreateCondBr(b_.CreateICmpUGE(since, b_.getInt64(kBlock)), flushing, next);
+        b_.CreateCondBr(b_.CreateICmpUGE(since, b_.getInt64(shape_.sum_block)), flushing, next);
         b_.SetInsertPoint(flushing);
         flush(acc, c, ldc, first);
         llvm::BasicBlock* after = b_.GetInsertBlock();
@@ -267,9 +266,9 @@ class Tile {
     Value* next_step_;
 };
 
-/// min(length, kBlock)
-Value* shorter(llvm::IRBuilder<>& b, Value* length) {
-    Value* block = b.getInt64(kBlock);
+/// min(length, the tile's block)
+Value* shorter(llvm::IRBuilder<>& b, const TileShape& tile, Value* length) {
+    Value* block = b.getInt64(tile.sum_block);
     return b.CreateSelect(b.CreateICmpSLT(length, block), length, block);
 }
 
@@ -291,9 +290,9 @@ llvm::Function* packed_kernel(llvm::Module& module, const TileShape& shape, std:
     Values cursor;
     tile.push(cursor, {f->getArg(2), f->getArg(7)});
     Value* replace = b.CreateNot(f->getArg(6));
-    emit_loop(b, "block", b.getInt64(0), end, b.getInt64(kBlock), cursor,
+    emit_loop(b, "block", b.getInt64(0), end, b.getInt64(shape.sum_block), cursor,
               [&](Value* start, Values carried) {
-                  Value* length = shorter(b, b.CreateSub(count, start));
+                  Value* length = shorter(b, shape, b.CreateSub(count, start));
                   auto address = [&](Value* k, int u, int row) {
                       Value* at = b.CreateGEP(
                           shape.element, a,
@@ -343,12 +342,12 @@ llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::i
                                  b.CreateConstGEP1_64(ptr, entry, static_cast<std::uint64_t>(row))),
                     f->getArg(8)));
             return emit_loop(
-                b, "block", b.getInt64(0), count, b.getInt64(kBlock), acc,
+                b, "block", b.getInt64(0), count, b.getInt64(shape.sum_block), acc,
                 [&](Value* start, Values inner) {
                     const Cursor cursor = tile.pop(inner);
                     Value* first = take_last(inner);
                     Value* since = take_last(inner);
-                    Value* length = shorter(b, b.CreateSub(count, start));
+                    Value* length = shorter(b, shape, b.CreateSub(count, start));
                     auto address = [&](Value* k, int u, int row) {
                         Value* at = b.CreateGEP(shape.element, rows[static_cast<std::size_t>(row)],
                                                 b.CreateAdd(start, k));

@@ -25,6 +25,16 @@ enum class DotKind : std::uint8_t {
     InterleavedPairs,  // bf16; B has pairs too
 };
 
+/// After so many k the sums are added to C and start again from zero: a single chain over thousands
+/// of k would round several times worse than the vendor's libraries, which block k too. Callers
+/// that divide k do it at multiples of this, so that every way of computing a sum adds in the same
+/// order.
+inline constexpr std::int64_t kSumBlock = 256;
+/// The same where all rows fit a small tile or two: there the vendor's libraries keep a sum in
+/// each lane of a vector, and their chains are as short as k / 16. Costs 2 % of the work.
+inline constexpr std::int64_t kFewRowsSumBlock = 64;
+inline constexpr std::int64_t kFewRows = 15;
+
 /// A register tile: `rows` of A against `vectors` vectors of `lanes` columns of B.
 struct TileShape {
     llvm::Type* element = nullptr;  // float or double
@@ -32,18 +42,13 @@ struct TileShape {
     int vectors = 2;
     int rows = 12;
     DotKind dot = DotKind::Elements;
+    std::uint64_t sum_block = kSumBlock;  // a divisor of it
     bool ahead = false;  // with each k a line of what comes next is fetched into the second cache
     int columns() const { return lanes * vectors; }
 };
 
 /// Distance in elements between two k of B: a constant, or passed at run time.
 inline constexpr std::int64_t kRuntimeStride = -1;
-
-/// After so many k the sums are added to C and start again from zero: a single chain over thousands
-/// of k would round several times worse than the vendor's libraries, which block k too. Callers
-/// that divide k do it at multiples of this, so that every way of computing a sum adds in the same
-/// order.
-inline constexpr std::int64_t kSumBlock = 256;
 
 /// void f(ptr a, i64 k, ptr b, i64 ldb, ptr c, i64 ldc, i1 add, ptr next, i64 next_step)
 /// a: packed [k][rows]. b: [k] rows of `columns` elements, `ldb` apart. c: [rows] rows of `columns`
