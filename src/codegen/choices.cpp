@@ -19,7 +19,7 @@ void write(std::ostream& out, const Decisions& d) {
     write(out, d.plan.a);
     write(out, d.plan.b);
     out << d.plan.tile.lanes << ' ' << d.plan.tile.vectors << ' ' << d.plan.tile.rows << ' '
-        << d.plan.pairs << d.plan.split << d.split_runs << d.pad_rest << d.pack_a << d.b_in_place
+        << d.plan.pairs << d.plan.parts << d.matrix_runs << d.pad_rest << d.pack_a << d.b_in_place
         << d.batch_shift.has_value() << ' ' << d.block_rows << ' ' << d.most_rows << ' '
         << d.block_k << ' ' << d.group;
     for (const int h : d.heights) out << ' ' << h;

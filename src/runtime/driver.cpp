@@ -51,13 +51,16 @@ class ContractionChoice {
         : target_(codegen::vector_target(target)) {
         target_.cores = cores;
         native_bf16_ = target.avx512bf16 || target.amx_bf16;
-        multiplies_bf16_ = target_.bf16_dot && !target.amx_bf16;
+        multiplies_bf16_ = target_.bf16_dot && (target_.matrix_units || !target.amx_bf16);
         by_cost_ = choose_by_cost(target_);
     }
 
     int panel_width(const PackQuery& query) const {
-        if (query.dtype == DType::BF16 && multiplies_bf16_ && mod(query.k, 2).is(0))
-            return ingot::panel_width(query.n, DType::F32, target_);
+        if (query.dtype == DType::BF16 && multiplies_bf16_ && mod(query.k, 2).is(0)) {
+            const int width = ingot::panel_width(query.n, DType::F32, target_);
+            // What is not for matrix units is the vendor's where the processor has them.
+            return !target_.matrix_units || width == kMatrixColumns ? width : 0;
+        }
         if (query.dtype != DType::F32 && query.dtype != DType::F64) return 0;
         return ingot::panel_width(query.n, query.dtype, target_);
     }
@@ -69,7 +72,9 @@ class ContractionChoice {
         const DType element = kernel.buffers.at(plan->b.buffer < 0 ? 0 : plan->b.buffer).dtype;
         // The vendor has the processor's bf16 instructions: only code that uses them too is a
         // rival.
-        if (element == DType::BF16 && native_bf16_) return multiplies_bf16_ && plan->pairs;
+        if (element == DType::BF16 && native_bf16_)
+            return multiplies_bf16_ && plan->pairs &&
+                   (plan->by_matrix_units() || !target_.matrix_units);
         return by_cost_(kernel);
     }
 

@@ -146,9 +146,18 @@ double splitting(const ContractionPlan& plan) {
 bool should_split(const ContractionPlan& plan, const VectorTarget& target) {
     const double padding = rounded(number(plan.m), 16) / number(plan.m) *
                            rounded(number(plan.n), 32) / number(plan.n) *
-                           rounded(number(plan.k), kSplitK) / number(plan.k);
+                           rounded(number(plan.k), kMatrixK) / number(plan.k);
     return number(plan.m) >= 24 && number(plan.k) >= 24 &&
            padding / target.rates.split + splitting(plan) < 1;
+}
+
+/// Whether matrix units can take pairs as they lie: whole steps of k between the places where a
+/// row or a column goes on elsewhere. A few rows are a matter of reading B, which vectors do as
+/// fast.
+bool units_take_pairs(const ContractionPlan& plan) {
+    auto whole_steps = [](Expr e) { return mod(e, Expr(kMatrixK)).is(0); };
+    return number(plan.m) >= 8 && (plan.a.segments.is(1) || whole_steps(plan.a.run)) &&
+           (plan.b.form != OperandForm::Runs || whole_steps(plan.k));
 }
 
 }  // namespace
@@ -189,10 +198,10 @@ std::optional<ContractionPlan> plan_contraction(const Contraction& c,
         plan.tile.rows = plan.tile.vectors == 1 ? 12 : sums / plan.tile.vectors;
     }
     const bool whole_tile = plan.tile.lanes == 16 && plan.tile.vectors == 2;
-    if (target.split_products && !plan.pairs && c.accumulate == DType::F32 && whole_tile &&
-        should_split(plan, target)) {
-        plan.split = true;
-        plan.tile.rows = kSplitRows;
+    if (target.matrix_units && c.accumulate == DType::F32 && whole_tile) {
+        if (plan.pairs && units_take_pairs(plan)) plan.parts = 1;
+        if (!plan.pairs && should_split(plan, target)) plan.parts = 3;
+        if (plan.by_matrix_units()) plan.tile.rows = kMatrixRows;
     }
     return plan;
 }
@@ -225,9 +234,10 @@ ContractionCost contraction_cost(const ContractionPlan& plan, const VectorTarget
     const double taps = number(plan.a.segments);
     const bool far = 4 * std::min(m, rows) * k / taps > 0.8 * static_cast<double>(target.l2_bytes);
     const double peak = rates.peak_gflops * 1e3;
-    cost.generated = plan.split ? flops * padded * (overhead / rates.split + splitting(plan)) / peak
-                                : flops * padded * overhead /
-                                      ((far ? rates.generated_far : rates.generated) * peak);
+    cost.generated =
+        plan.split()
+            ? flops * padded * (overhead / rates.split + splitting(plan)) / peak
+            : flops * padded * overhead / ((far ? rates.generated_far : rates.generated) * peak);
     const bool few = plan.a.form == OperandForm::Runs && number(plan.a.run) < 16;
     const double vendor = !plan.windows ? rates.vendor : few ? rates.vendor_few : rates.vendor_taps;
     cost.vendor = 2.0 + flops / (vendor * peak);

@@ -31,8 +31,8 @@ struct VectorTarget {
     int tile_vectors = 24;  // sums that a register tile keeps
     std::int64_t l2_bytes = 1 << 20;
     int cores = 1;
-    bool bf16_dot = false;        // instructions that multiply pairs of bf16 into f32
-    bool split_products = false;  // matrix units: f32 is multiplied as three bf16
+    bool bf16_dot = false;      // instructions that multiply pairs of bf16 into f32
+    bool matrix_units = false;  // units that multiply tiles of bf16, and f32 as three of them
     ContractionRates rates;
 };
 
@@ -45,7 +45,7 @@ struct TilePlan {
 };
 
 /// Tiles of matrix units, and how many k they take at a time.
-inline constexpr int kSplitRows = 32, kSplitK = 32;
+inline constexpr int kMatrixRows = 32, kMatrixColumns = 32, kMatrixK = 32;
 
 /// The tile for products with `n` columns accumulated in `accumulate` (F32 or F64). Narrow `n`
 /// gets a narrow panel, so that little is padded.
@@ -82,7 +82,11 @@ struct ContractionPlan {
     OperandPlan a, b;
     bool windows = false;  // an operand is an image read through overlapping windows
     bool pairs = false;    // bf16 operands, multiplied in pairs by instructions made for that
-    bool split = false;    // f32 operands, each split into three bf16 for matrix units
+    // By matrix units: so many bf16 stand for an element, three for f32 and one where operands are
+    // pairs of bf16. 0: by vectors.
+    int parts = 0;
+    bool by_matrix_units() const { return parts > 0; }
+    bool split() const { return parts > 1; }
 };
 
 /// The analysis that code generation uses; nothing when the contraction cannot be generated (then

@@ -420,6 +420,11 @@ TEST(Contraction, BFloat16) {
         check_bf16(13, 32, 30, right);
         check_bf16(5, 9, 15, right);  // odd k: no pairs
         check_bf16(1, 300, 128, right);
+        // For matrix units: several tiles, blocks of k and a rest of each.
+        check_bf16(70, 130, 96, right);
+        check_bf16(197, 75, 576, right);
+        check_bf16(1100, 64, 608, right);
+        check_bf16(47, 33, 302, right);
     }
 }
 

@@ -63,8 +63,8 @@ void ContractionEmitter::call(llvm::Function* f, std::vector<Value*> extra) {
 void ContractionEmitter::for_tiles(Value* start, Value* end, const TileBody& body) {
     const int full = d_.heights[0];
     Value* count = b_.CreateSub(end, start);
-    // Split tiles are whole ones or halves.
-    if (d_.plan.split) count = round_up(count, d_.heights.back());
+    // Tiles of matrix units are whole ones or halves.
+    if (d_.plan.by_matrix_units()) count = round_up(count, d_.heights.back());
     Value* counted = d_.pad_rest ? b_.CreateAdd(count, i64(full - 1)) : count;
     Value* whole = b_.CreateMul(b_.CreateUDiv(counted, i64(full)), i64(full));
     emit_loop(b_, "tile", i64(0), whole, i64(full), {},
@@ -174,7 +174,7 @@ llvm::Function* ContractionEmitter::main_function() {
     Value* zero_bytes = expr(d_.scratch.a_rows - d_.scratch.zero);
     b_.CreateMemSet(bytes_at(scratch_, d_.scratch.zero), b_.getInt8(0), zero_bytes,
                     llvm::MaybeAlign(64));
-    if (d_.plan.split) configure_tiles();
+    if (d_.plan.by_matrix_units()) configure_tiles();
     Value* groups = expr(d_.groups);
     Value* blocks = expr(d_.blocks);
     Value* m = expr(d_.plan.m);
@@ -194,11 +194,11 @@ llvm::Function* ContractionEmitter::main_function() {
                   Value* end = b_.CreateSelect(is_last, m, b_.CreateAdd(start, i64(d_.block_rows)));
                   if_then(b_.CreateICmpNE(block, carried[0]),
                           [&] { prepare_block(d_.batch_shift ? i64(0) : batch, start, end); });
-                  d_.plan.split ? split_tiles(batch, start, end, group)
-                                : tiles(batch, start, end, group);
+                  d_.plan.by_matrix_units() ? matrix_tiles(batch, start, end, group)
+                                            : tiles(batch, start, end, group);
                   return std::vector<Value*>{block};
               });
-    if (d_.plan.split) b_.CreateIntrinsic(llvm::Intrinsic::x86_tilerelease, {}, {});
+    if (d_.plan.by_matrix_units()) b_.CreateIntrinsic(llvm::Intrinsic::x86_tilerelease, {}, {});
     b_.CreateRetVoid();
     return f;
 }
@@ -252,7 +252,7 @@ VectorTarget vector_target(const TargetInfo& target) {
     v.l2_bytes = static_cast<std::int64_t>(target.l2_bytes);
     v.cores = static_cast<int>(target.cores);
     v.bf16_dot = target.avx512bf16;
-    v.split_products = target.amx_bf16 && target.avx512f;
+    v.matrix_units = target.amx_bf16 && target.avx512f;
     v.rates = rates_of(target.maker);
     return v;
 }

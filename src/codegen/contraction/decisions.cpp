@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "codegen/contraction/contraction.h"
+#include "codegen/contraction/matrix_kernel.h"
 #include "codegen/contraction/micro_kernel.h"
 #include "codegen/contraction/split_kernel.h"
 #include "ir/error.h"
@@ -128,16 +129,16 @@ void decide_vectors(Decisions& d, const Contraction& c, const TargetInfo& target
 }
 
 /// Blocks of rows and groups of panels. While a part of k is worked on, that part of A and the sums
-/// of the group stay in the second cache; each part of B is split anew for each block, which is
-/// little beside some hundred rows. Threads take equal numbers of items.
-void divide_split(Decisions& d, const TargetInfo& target) {
+/// of the group stay in the second cache; each part of B is put in order anew for each block, which
+/// is little beside some hundred rows. Threads take equal numbers of items.
+void divide_matrix(Decisions& d, const TargetInfo& target) {
     constexpr std::int64_t kMostPanels = 8;
     const auto l2 = static_cast<std::int64_t>(target.l2_bytes);
     const std::int64_t cores = std::max(1U, target.cores);
     const std::int64_t m = std::max<std::int64_t>(1, or_default(d.plan.m, 4096));
     const std::int64_t k = std::max<std::int64_t>(1, or_default(d.plan.k, 1024));
     const std::int64_t batch = or_default(d.plan.batch, 1);
-    const std::int64_t tiles = (m + kSplitRows - 1) / kSplitRows;
+    const std::int64_t tiles = (m + kMatrixRows - 1) / kMatrixRows;
     const std::int64_t panels =
         std::max<std::int64_t>(1, or_default(ceil_div(d.plan.n, d.plan.tile.columns()), 16));
     // Other forms than these two bring a panel of all k into order first.
@@ -145,13 +146,19 @@ void divide_split(Decisions& d, const TargetInfo& target) {
         d.plan.b.form == OperandForm::Panels || d.plan.b.form == OperandForm::Columns;
     const std::int64_t most_panels =
         as_it_lies ? kMostPanels
-                   : std::clamp<std::int64_t>(l2 / 4 / (k * kSplitColumns * 4), 1, kMostPanels);
-    const std::int64_t row_bytes = most_panels * kSplitColumns * 4 + kSplitBlock * kSplitBytes;
-    // All of a block's A is kept, if not in the second cache: a few megabytes for each thread.
+                   : std::clamp<std::int64_t>(l2 / 4 / (k * kMatrixColumns * 4), 1, kMostPanels);
+    // Split, a part of k is passed by all panels of a group, so that the sums of all of them are
+    // kept; all of a block's A is kept, if not in the second cache: a few megabytes for each
+    // thread. Else a panel passes over all of A, which stays in the second cache.
     constexpr std::int64_t kMostBytes = 6 << 20;
+    const std::int64_t sums = kMatrixColumns * 4;
     const std::int64_t most_rows = std::max<std::int64_t>(
-        2 * kSplitRows, std::min(l2 / 2 / row_bytes, kMostBytes / (k * kSplitBytes)));
+        2 * kMatrixRows,
+        d.plan.split() ? std::min(l2 / 2 / (most_panels * sums + d.block_k * d.matrix_bytes()),
+                                  kMostBytes / (k * d.matrix_bytes()))
+                       : l2 * 5 / 8 / (k * d.matrix_bytes() + sums));
     const std::int64_t fewest = (m + most_rows - 1) / most_rows;
+    const double order_rows = d.plan.split() ? 10 : 32;
     double best = 0;
     for (std::int64_t count = fewest; count < fewest + 2 * cores; ++count)
         for (std::int64_t group = 1; group <= std::min(panels, most_panels); ++group) {
@@ -159,29 +166,30 @@ void divide_split(Decisions& d, const TargetInfo& target) {
             const std::int64_t items =
                 batch * ((tiles + height - 1) / height) * ((panels + group - 1) / group);
             const std::int64_t turns = (items + cores - 1) / cores;
-            // Splitting B costs as much as some ten rows, passing over A as a fraction of a panel.
+            // Bringing B into order costs as much as some rows, passing over A as a fraction of a
+            // panel.
             const double cost = static_cast<double>(turns) *
-                                (static_cast<double>(height * kSplitRows) + 10) *
+                                (static_cast<double>(height * kMatrixRows) + order_rows) *
                                 (static_cast<double>(group) + 0.1);
             if (best > 0 && cost >= best) continue;
             best = cost;
             d.group = static_cast<int>(group);
-            d.block_rows = height * kSplitRows;
+            d.block_rows = height * kMatrixRows;
         }
     d.most_rows = d.block_rows;
     d.blocks = ceil_div(d.plan.m, Expr(d.block_rows));
 }
 
-/// What products of split elements need besides.
-void decide_split(Decisions& d, const TargetInfo& target) {
+/// What products on matrix units need besides.
+void decide_matrix(Decisions& d, const TargetInfo& target) {
     const OperandPlan& a = d.plan.a;
-    d.heights = {kSplitRows, kSplitRows / 2};
-    d.block_k = kSplitBlock;
+    d.heights = {kMatrixRows, kMatrixRows / 2};
+    d.block_k = d.plan.split() ? kSplitBlock : kMatrixBlock;
     d.pack_a = true;
-    d.split_runs = a.form == OperandForm::Computed ||
-                   (a.step.is(1) && (a.segments.is(1) || mod(a.run, Expr(kSplitK)).is(0)));
+    d.matrix_runs = a.form == OperandForm::Computed ||
+                    (a.step.is(1) && (a.segments.is(1) || mod(a.run, Expr(kMatrixK)).is(0)));
     d.b_in_place = d.plan.b.form == OperandForm::Columns;
-    divide_split(d, target);
+    divide_matrix(d, target);
 }
 
 }  // namespace
@@ -195,15 +203,16 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.plan = *plan;
     d.dtype = c.accumulate;
     const int size = bytes(d.dtype);
-    if (plan->split)
-        decide_split(d, target);
+    if (plan->by_matrix_units())
+        decide_matrix(d, target);
     else
         decide_vectors(d, c, target);
     const int rows = d.heights[0];
     d.groups = ceil_div(ceil_div(plan->n, plan->tile.columns()), Expr(d.group));
 
     const std::int64_t summed_rows = d.block_k > 0 ? d.most_rows : rows;
-    Expr end = Expr(summed_rows * plan->tile.columns() * d.group * size);
+    const int summed_panels = plan->by_matrix_units() && !plan->split() ? 1 : d.group;
+    Expr end = Expr(summed_rows * plan->tile.columns() * summed_panels * size);
     auto place = [&](Expr byte_count) {
         const Expr at = end;
         end = end + Expr(64) * ceil_div(byte_count, 64);
@@ -223,20 +232,22 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
         shifted + max(Expr(1), max(computed ? Expr(0) : plan->a.run,
                                    plan->b.form == OperandForm::Runs ? plan->b.run : Expr(0))) *
                       Expr(size));
-    const bool turned = plan->split && !d.split_runs;
+    const bool turned = plan->by_matrix_units() && !d.matrix_runs;
     d.scratch.a_rows =
         place(computed || turned ? plan->k * Expr(std::int64_t{rows} * size) : Expr(0));
     const Expr k_units = d.units(plan->k);
-    d.scratch.a_packed = place(plan->split ? d.split_k() * Expr(d.most_rows * kSplitBytes)
-                               : d.pack_a  ? k_units * Expr(d.most_rows * size)
-                                           : Expr(0));
+    d.scratch.a_packed =
+        place(plan->by_matrix_units() ? d.matrix_k() * Expr(d.most_rows * d.matrix_bytes())
+              : d.pack_a              ? k_units * Expr(d.most_rows * size)
+                                      : Expr(0));
     d.scratch.panel =
         place(plan->b.form == OperandForm::Panels
                   ? Expr(0)
                   : k_units * Expr(std::int64_t{plan->tile.columns()} * d.group * size));
-    d.scratch.b_split = place(Expr(plan->split ? kSplitBlock * kSplitColumns * kSplitBytes : 0));
-    d.scratch.room = place(Expr(plan->split ? kSplitRows * kSplitColumns * size : 0));
-    d.scratch.tile_shapes = place(Expr(plan->split ? kTileShapeBytes : 0));
+    const bool units = plan->by_matrix_units();
+    d.scratch.b_part = place(Expr(units ? d.block_k * kMatrixColumns * d.matrix_bytes() : 0));
+    d.scratch.room = place(Expr(plan->split() ? kMatrixRows * kMatrixColumns * size : 0));
+    d.scratch.tile_shapes = place(Expr(units ? kTileShapeBytes : 0));
     d.scratch.total = end;
     return d;
 }

@@ -13,7 +13,7 @@ namespace ingot::codegen {
 
 /// Where things lie in scratch, in bytes.
 struct Scratch {
-    Expr table, b_table, zero, a_rows, a_packed, panel, b_split, room, tile_shapes, total;
+    Expr table, b_table, zero, a_rows, a_packed, panel, b_part, room, tile_shapes, total;
 };
 
 /// What is decided before any code is written.
@@ -29,17 +29,18 @@ struct Decisions {
     bool pad_rest = false;  // the last tile is a full one with rows of zeros: at most 2 % of work
                             // for one micro-kernel less to compile
     bool pack_a = false;
-    int group = 1;            // panels of a work item; with a split, else one
-    bool split_runs = false;  // with a split: A's runs are split where they lie
-    bool b_in_place = false;  // B's columns are read where they lie, but for the last panel
+    int group = 1;             // panels of a work item; on matrix units, else one
+    bool matrix_runs = false;  // on matrix units: A's runs are taken where they lie
+    bool b_in_place = false;   // B's columns are read where they lie, but for the last panel
     Scratch scratch;
     Expr groups, blocks;
     /// The rows of all batches lie alike, this many bytes apart: one table serves a block of rows
     /// in every batch (the groups of a convolution).
     std::optional<Expr> batch_shift;
+    /// k as tiles of matrix units hold it, and the bytes of an element there.
+    Expr matrix_k() const { return Expr(kMatrixK) * ceil_div(plan.k, Expr(kMatrixK)); }
+    std::int64_t matrix_bytes() const { return 2 * std::int64_t{plan.parts}; }
     /// Lengths along k as the micro-kernels count them: pairs of bf16 are one.
-    /// k as split tiles hold it.
-    Expr split_k() const { return Expr(kSplitK) * ceil_div(plan.k, Expr(kSplitK)); }
     Expr units(Expr along_k) const { return plan.pairs ? floor_div(along_k, 2) : along_k; }
 };
 

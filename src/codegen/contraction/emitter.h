@@ -1,6 +1,6 @@
 // Writes the functions of one contraction kernel. Internal to this folder: contraction.cpp has the
-// driver, operands.cpp what brings A and B to the micro-kernels, split_driver.cpp the driver of
-// split products, epilogue.cpp what happens to finished tiles. See contraction.h.
+// driver, operands.cpp what brings A and B to the micro-kernels, matrix_driver.cpp the driver of
+// products on matrix units, epilogue.cpp what happens to finished tiles. See contraction.h.
 #pragma once
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Module.h>
@@ -117,8 +117,8 @@ class ContractionEmitter {
     llvm::Value* first_of_b(llvm::Value* batch);
     PanelValue columns_in_place(llvm::Value* batch, llvm::Value* first_column);
     void tiles(llvm::Value* batch, llvm::Value* start, llvm::Value* end, llvm::Value* panel_index);
-    void split_rows(llvm::Value* batch, int height, llvm::Value* row, llvm::Value* local);
-    void split_tiles(llvm::Value* batch, llvm::Value* start, llvm::Value* end, llvm::Value* group);
+    void matrix_rows(llvm::Value* batch, int height, llvm::Value* row, llvm::Value* local);
+    void matrix_tiles(llvm::Value* batch, llvm::Value* start, llvm::Value* end, llvm::Value* group);
     void configure_tiles();
     void call(llvm::Function* f, std::vector<llvm::Value*> extra);
 

@@ -174,7 +174,7 @@ void ContractionEmitter::prepare_block(Value* batch, Value* start, Value* end) {
     Value* k = units(d_.plan.k);
     const bool computed = d_.plan.a.form == OperandForm::Computed;
     for_tiles(start, end, [&](int height, Value* row, Value* local) {
-        if (d_.plan.split) return split_rows(batch, height, row, local);
+        if (d_.plan.by_matrix_units()) return matrix_rows(batch, height, row, local);
         Value* packed =
             at(element_, bytes_at(scratch_, d_.scratch.a_packed), b_.CreateMul(local, k));
         if (computed) {

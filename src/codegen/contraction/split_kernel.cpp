@@ -1,15 +1,12 @@
 // Matrix tiles, splitters and the check as LLVM IR. See split_kernel.h.
 #include "codegen/contraction/split_kernel.h"
 
-#include <llvm/IR/IRBuilder.h>
-#include <llvm/IR/Intrinsics.h>
-#include <llvm/IR/IntrinsicsX86.h>
-
 #include <array>
 #include <string>
 #include <vector>
 
 #include "codegen/contraction/ir_loop.h"
+#include "codegen/contraction/matrix_writer.h"
 #include "codegen/contraction/micro_kernel.h"
 #include "codegen/contraction/shared_function.h"
 
@@ -20,33 +17,14 @@ using llvm::Value;
 using Values = std::vector<Value*>;
 
 constexpr int kParts = 3;
-constexpr unsigned kLanes = 16;
+constexpr unsigned kLanes = MatrixWriter::kLanes;
 constexpr std::uint32_t kHigh = 0xFFFF0000U;
 
-/// The writer of one of the functions: constants, addresses and the arithmetic of parts.
-struct Writer {
-    explicit Writer(llvm::LLVMContext& context)
-        : b(context),
-          floats(llvm::FixedVectorType::get(b.getFloatTy(), kLanes)),
-          words(llvm::FixedVectorType::get(b.getInt32Ty(), kLanes)) {}
+/// The arithmetic of parts, for the writer of one of the functions.
+struct Writer : MatrixWriter {
+    using MatrixWriter::MatrixWriter;
 
-    Value* index(std::int64_t v) { return b.getInt64(static_cast<std::uint64_t>(v)); }
-    Value* bytes(Value* base, Value* offset) { return b.CreateGEP(b.getInt8Ty(), base, offset); }
     Value* word(std::uint32_t v) { return b.CreateVectorSplat(kLanes, b.getInt32(v)); }
-    Value* load(Value* at, Value* mask = nullptr) {
-        const llvm::Align align(4);
-        if (!mask) return b.CreateAlignedLoad(floats, at, align);
-        return b.CreateMaskedLoad(floats, at, align, mask, llvm::Constant::getNullValue(floats));
-    }
-    /// lane < left
-    Value* lanes_below(Value* left) {
-        llvm::SmallVector<llvm::Constant*, 16> iota;
-        for (unsigned n = 0; n < kLanes; ++n) iota.push_back(b.getInt64(n));
-        return b.CreateICmpSLT(llvm::ConstantVector::get(iota), b.CreateVectorSplat(kLanes, left));
-    }
-    Value* step_count(Value* k) {
-        return b.CreateUDiv(b.CreateAdd(k, index(kSplitStep - 1)), index(kSplitStep));
-    }
 
     /// Words whose upper halves are the three bf16; lower halves are anything.
     std::array<Value*, kParts> parts(Value* x) {
@@ -92,10 +70,6 @@ struct Writer {
             }
         return rows;
     }
-
-    llvm::IRBuilder<> b;
-    llvm::FixedVectorType* floats;
-    llvm::FixedVectorType* words;
 };
 
 /// Tile registers 0 to 3 are sums, 4 and 5 rows of A, 6 and 7 columns of B.
@@ -114,16 +88,13 @@ llvm::Function* split_kernel(llvm::Module& module, int rows) {
     b.SetInsertPoint(&f->getEntryBlock());
     const int row_tiles = rows / 16, column_tiles = 2;
     constexpr std::int64_t kTileBytes = 1024, kRowBytes = 64;
-    const std::int64_t c_row = kSplitColumns * 4;
-    auto tile = [&](int n) { return b.getInt8(static_cast<std::uint8_t>(n)); };
+    const std::int64_t c_row = kMatrixColumns * 4;
     auto for_sums = [&](const auto& body) {
         for (int r = 0; r < row_tiles; ++r)
             for (int c = 0; c < column_tiles; ++c)
                 body(r * column_tiles + c, r * 16 * c_row + std::int64_t{c} * 64);
     };
-    for_sums([&](int n, std::int64_t) {
-        b.CreateIntrinsic(llvm::Intrinsic::x86_tilezero, {}, {tile(n)});
-    });
+    for_sums([&](int n, std::int64_t) { w.tile_zero(n); });
     struct Step {
         Value *a, *b;
     };
@@ -134,18 +105,14 @@ llvm::Function* split_kernel(llvm::Module& module, int rows) {
     };
     auto load = [&](Value* base, int first, int count, int part) {
         for (int n = 0; n < count; ++n)
-            b.CreateIntrinsic(
-                llvm::Intrinsic::x86_tileloadd64, {},
-                {tile(first + n), w.bytes(base, w.index((part * count + n) * kTileBytes)),
-                 w.index(kRowBytes)});
+            w.tile_load(first + n, w.bytes(base, (part * count + n) * kTileBytes), kRowBytes);
     };
     auto load_a = [&](const Step& at, int part) { load(at.a, kTileA, row_tiles, part); };
     auto load_b = [&](const Step& at, int part) { load(at.b, kTileB, column_tiles, part); };
     auto multiply = [&] {
         for (int r = 0; r < row_tiles; ++r)
             for (int c = 0; c < column_tiles; ++c)
-                b.CreateIntrinsic(llvm::Intrinsic::x86_tdpbf16ps, {},
-                                  {tile(r * column_tiles + c), tile(kTileA + r), tile(kTileB + c)});
+                w.tile_multiply(r * column_tiles + c, kTileA + r, kTileB + c);
     };
     // The small products of all steps first: they round in their own size. Each load serves two
     // products where that is possible.
@@ -158,21 +125,15 @@ llvm::Function* split_kernel(llvm::Module& module, int rows) {
         load_a(at, 0), multiply();
         load_b(at, 2), multiply();
         Value* next = w.bytes(f->getArg(6), b.CreateMul(step, ahead_bytes));
-        emit_loop(b, "ahead", w.index(0), f->getArg(7), [&](Value* line) {
-            b.CreateIntrinsic(llvm::Intrinsic::prefetch, {ptr},
-                              {w.bytes(next, b.CreateMul(line, w.index(64))), b.getInt32(0),
-                               b.getInt32(2), b.getInt32(1)});
-        });
+        emit_loop(b, "ahead", w.index(0), f->getArg(7),
+                  [&](Value* line) { w.prefetch(w.bytes(next, b.CreateMul(line, w.index(64)))); });
     });
     emit_loop(b, "large", w.index(0), f->getArg(1), [&](Value* step) {
         const Step at = at_step(step);
         load_a(at, 0), load_b(at, 0), multiply();
     });
     auto store = [&](Value* to) {
-        for_sums([&](int n, std::int64_t offset) {
-            b.CreateIntrinsic(llvm::Intrinsic::x86_tilestored64, {},
-                              {tile(n), w.bytes(to, w.index(offset)), w.index(c_row)});
-        });
+        for_sums([&](int n, std::int64_t offset) { w.tile_store(n, w.bytes(to, offset), c_row); });
     };
     auto* add = llvm::BasicBlock::Create(b.getContext(), "add", f);
     auto* replace = llvm::BasicBlock::Create(b.getContext(), "replace", f);
@@ -182,7 +143,7 @@ llvm::Function* split_kernel(llvm::Module& module, int rows) {
     b.CreateRetVoid();
     b.SetInsertPoint(add);
     store(f->getArg(4));
-    emit_loop(b, "sum", w.index(0), w.index(rows * kSplitColumns), w.index(4 * kLanes), {},
+    emit_loop(b, "sum", w.index(0), w.index(rows * kMatrixColumns), w.index(4 * kLanes), {},
               [&](Value* at, const Values&) {
                   for (unsigned n = 0; n < 4; ++n) {
                       Value* place = b.CreateAdd(at, w.index(n * kLanes));
@@ -214,7 +175,7 @@ llvm::Function* row_splitter(llvm::Module& module) {
         Value* of_segment =
             w.bytes(f->getArg(4), b.CreateMul(b.CreateMul(segment, steps), step_bytes));
         emit_loop(b, "step", w.index(0), steps, [&](Value* step) {
-            Value* first = b.CreateMul(step, w.index(kSplitStep));
+            Value* first = b.CreateMul(step, w.index(kMatrixStep));
             Value* left = b.CreateSub(k, first);
             Value* low = w.lanes_below(left);
             Value* high = w.lanes_below(b.CreateSub(left, w.index(kLanes)));
@@ -292,7 +253,7 @@ llvm::Function* panel_splitter(llvm::Module& module) {
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     Value* k = f->getArg(2);
-    constexpr std::int64_t kPairs = kSplitStep / 2;
+    constexpr std::int64_t kPairs = kMatrixStep / 2;
     constexpr std::int64_t kRowsAhead = 32;
     auto place_of = [&](Value* n) {
         Value* step = b.CreateUDiv(n, w.index(kPairs));
@@ -307,10 +268,8 @@ llvm::Function* panel_splitter(llvm::Module& module) {
         for (std::int64_t column = 0; column < 2; ++column) {
             Value* from = b.CreateGEP(b.getFloatTy(), row, w.index(column * kLanes));
             for (std::int64_t further = kRowsAhead; further < kRowsAhead + 2; ++further)
-                b.CreateIntrinsic(
-                    llvm::Intrinsic::prefetch, {ptr},
-                    {b.CreateGEP(b.getFloatTy(), from, b.CreateMul(f->getArg(1), w.index(further))),
-                     b.getInt32(0), b.getInt32(2), b.getInt32(1)});
+                w.prefetch(
+                    b.CreateGEP(b.getFloatTy(), from, b.CreateMul(f->getArg(1), w.index(further))));
             const auto x = w.parts(w.load(from));
             const auto y =
                 w.parts(w.load(b.CreateGEP(b.getFloatTy(), from, f->getArg(1)), second_exists));
@@ -359,7 +318,7 @@ llvm::Function* split_check(llvm::Module& module) {
     constexpr std::uint32_t kSmallSum = 87U << 23;      // 2^-40
     constexpr std::uint32_t kSmallElement = 77U << 23;  // 2^-50
 
-    Value* sums = b.CreateMul(f->getArg(1), w.index(kSplitColumns));
+    Value* sums = b.CreateMul(f->getArg(1), w.index(kMatrixColumns));
     Value* strange = emit_loop(
         b, "sum", w.index(0), sums, w.index(kLanes), {none}, [&](Value* n, const Values& found) {
             Value* bits = b.CreateBitCast(w.load(b.CreateGEP(b.getFloatTy(), c, n)), w.words);
@@ -452,8 +411,8 @@ llvm::Function* split_repair(llvm::Module& module) {
                               llvm::Constant::getNullValue(w.floats)};
             Values part =
                 emit_loop(b, "k", from, end, w.index(1), zero, [&](Value* n, const Values& acc) {
-                    Value* step = b.CreateUDiv(n, w.index(kSplitStep));
-                    Value* within = b.CreateURem(n, w.index(kSplitStep));
+                    Value* step = b.CreateUDiv(n, w.index(kMatrixStep));
+                    Value* within = b.CreateURem(n, w.index(kMatrixStep));
                     Value* at = w.bytes(
                         of_row,
                         b.CreateAdd(b.CreateMul(b.CreateMul(step, part_bytes), w.index(kParts)),
@@ -484,7 +443,7 @@ llvm::Function* split_repair(llvm::Module& module) {
         };
         sums = emit_loop(b, "block", w.index(0), k, w.index(kSumBlock), sums, block);
         Value* to =
-            b.CreateGEP(b.getFloatTy(), f->getArg(0), b.CreateMul(row, w.index(kSplitColumns)));
+            b.CreateGEP(b.getFloatTy(), f->getArg(0), b.CreateMul(row, w.index(kMatrixColumns)));
         for (unsigned c = 0; c < 2; ++c)
             b.CreateAlignedStore(sums[c], b.CreateConstGEP1_64(b.getFloatTy(), to, c * kLanes),
                                  llvm::Align(4));

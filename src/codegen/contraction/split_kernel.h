@@ -22,18 +22,12 @@
 
 #include <cstdint>
 
-#include "schedule/contraction_model.h"
+#include "codegen/contraction/matrix_kernel.h"
 
 namespace ingot::codegen {
 
-inline constexpr std::int64_t kSplitStep = kSplitK;  // k of a step
-inline constexpr std::int64_t kSplitColumns = 32;    // of a tile
-inline constexpr std::int64_t kSplitBytes = 6;       // of a split element
 /// So many k of B's panel are split at a time and stay in the first cache.
 inline constexpr std::int64_t kSplitBlock = 128;
-
-/// Bytes of the tile registers' description, which load_tile_shapes writes at a 64 byte boundary.
-inline constexpr std::int64_t kTileShapeBytes = 64;
 
 /// void f(ptr a, i64 steps, ptr b, ptr c, ptr room, i1 add, ptr next, i64 next_lines)
 /// `rows` (16 or 32) rows of A against 32 columns of B; c: [rows][32] sums, replaced or added to;
