@@ -287,9 +287,44 @@ TEST(Contraction, SplitProducts) {
     check_matmul(1, 32, 640, 2048, Left::Rows, Right::Rows, false, 1);
 }
 
+constexpr std::int64_t kStrangeM = 70, kStrangeN = 66, kStrangeK = 160;
+
+/// A product of these two against sums in f64; what is too large for f32 must be infinite.
+void check_strange(const Data& left, const Data& right) {
+    constexpr std::int64_t kM = kStrangeM, kN = kStrangeN, kK = kStrangeK;
+    const float inf = std::numeric_limits<float>::infinity();
+    Builder f;
+    const Loop lm = f.loop("m", kM), ln = f.loop("n", kN), lk = f.loop("k", kK);
+    f.c.m = {lm};
+    f.c.n = {ln};
+    f.c.k = {lk};
+    const auto a = f.buffer(), b = f.buffer(), out = f.buffer(true);
+    f.c.a_insts = {Builder::load(a, lm.var * kK + lk.var)};
+    f.c.b_insts = {Builder::load(b, lk.var * kN + ln.var)};
+    f.c.epilogue.insts = {Builder::accumulator()};
+    f.store(out, lm.var * kN + ln.var, 0);
+    Data a_data = left, b_data = right, result(kM * kN, 99.0F);
+    run(f.finish(), {a_data.data(), b_data.data(), result.data()}, {}, 2);
+    for (std::int64_t i = 0; i < kM; ++i)
+        for (std::int64_t j = 0; j < kN; ++j) {
+            double sum = 0, size = 0;
+            for (std::int64_t x = 0; x < kK; ++x) {
+                const double p = static_cast<double>(left[i * kK + x]) * right[x * kN + j];
+                sum += p;
+                size += std::abs(p);
+            }
+            const float got = result[i * kN + j];
+            if (std::isfinite(sum) && std::abs(sum) < 3.4e38)
+                ASSERT_NEAR(got, sum, 1e-6 * size + 1e-42) << i << ", " << j;
+            else if (std::isnan(sum))
+                ASSERT_TRUE(std::isnan(got)) << i << ", " << j;
+            else
+                ASSERT_EQ(got, sum > 0 ? inf : -inf) << i << ", " << j;
+        }
+}
+
 /// What parts of bf16 cannot say: infinities, no numbers, and what is too small for them.
 TEST(Contraction, SplitProductsOfStrangeNumbers) {
-    constexpr std::int64_t kM = 70, kN = 66, kK = 160;
     const float inf = std::numeric_limits<float>::infinity();
     const float nan = std::numeric_limits<float>::quiet_NaN();
     struct Case {
@@ -302,40 +337,30 @@ TEST(Contraction, SplitProductsOfStrangeNumbers) {
                           Case{3e-39F, 0.75F, 0}, Case{0.3F, 3e-39F, 0}, Case{0, 0, 0},
                           Case{1.7e-20F, 1.1e-12F, 1e-20F}, Case{1, 1, 1e-36F}}) {
         SCOPED_TRACE(testing::Message() << c.left << " * " << c.right << " scale " << c.scale);
-        Builder f;
-        const Loop lm = f.loop("m", kM), ln = f.loop("n", kN), lk = f.loop("k", kK);
-        f.c.m = {lm};
-        f.c.n = {ln};
-        f.c.k = {lk};
-        const auto a = f.buffer(), b = f.buffer(), out = f.buffer(true);
-        f.c.a_insts = {Builder::load(a, lm.var * kK + lk.var)};
-        f.c.b_insts = {Builder::load(b, lk.var * kN + ln.var)};
-        f.c.epilogue.insts = {Builder::accumulator()};
-        f.store(out, lm.var * kN + ln.var, 0);
-        Data left = random_data(kM * kK, 1), right = random_data(kK * kN, 2);
+        Data left = random_data(kStrangeM * kStrangeK, 1);
+        Data right = random_data(kStrangeK * kStrangeN, 2);
         for (float& x : left) x *= c.scale;
         constexpr std::int64_t kRow = 37, kPlace = 41;
-        left[kRow * kK + kPlace] = c.left;
-        for (std::int64_t j = 0; j < kN; ++j) right[kPlace * kN + j] = c.right;
-        Data result(kM * kN, 99.0F);
-        run(f.finish(), {left.data(), right.data(), result.data()}, {}, 2);
-        for (std::int64_t i = 0; i < kM; ++i)
-            for (std::int64_t j = 0; j < kN; ++j) {
-                double sum = 0, size = 0;
-                for (std::int64_t x = 0; x < kK; ++x) {
-                    const double p = static_cast<double>(left[i * kK + x]) * right[x * kN + j];
-                    sum += p;
-                    size += std::abs(p);
-                }
-                const float got = result[i * kN + j];
-                if (std::isfinite(sum) && std::abs(sum) < 3.4e38)
-                    ASSERT_NEAR(got, sum, 1e-6 * size + 1e-42) << i << ", " << j;
-                else if (std::isnan(sum))
-                    ASSERT_TRUE(std::isnan(got)) << i << ", " << j;
-                else
-                    ASSERT_EQ(got, sum > 0 ? inf : -inf) << i << ", " << j;
-            }
+        left[kRow * kStrangeK + kPlace] = c.left;
+        for (std::int64_t j = 0; j < kStrangeN; ++j) right[kPlace * kStrangeN + j] = c.right;
+        check_strange(left, right);
+        if (HasFatalFailure()) return;
     }
+}
+
+/// Gradients may have any size, and rows of zeros beside them.
+TEST(Contraction, SplitProductsOfAllMagnitudes) {
+    for (const int left_scale : {-140, -110, -80, -40, 60})
+        for (const int right_scale : {-110, -40, 0, 30}) {
+            SCOPED_TRACE(testing::Message() << left_scale << " " << right_scale);
+            Data left = random_data(kStrangeM * kStrangeK, 3);
+            Data right = random_data(kStrangeK * kStrangeN, 4);
+            for (float& x : left) x = std::ldexp(x, left_scale);
+            for (float& x : right) x = std::ldexp(x, right_scale);
+            std::fill_n(left.begin() + 20 * kStrangeK, 30 * kStrangeK, 0.0F);
+            check_strange(left, right);
+            if (HasFatalFailure()) return;
+        }
 }
 
 TEST(Contraction, OneRowAndOneColumn) {

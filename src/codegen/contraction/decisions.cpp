@@ -248,6 +248,8 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.scratch.b_part = place(Expr(units ? d.block_k * kMatrixColumns * d.matrix_bytes() : 0));
     d.scratch.room = place(Expr(plan->split() ? kMatrixRows * kMatrixColumns * size : 0));
     d.scratch.tile_shapes = place(Expr(units ? kTileShapeBytes : 0));
+    const std::int64_t noted = d.most_rows / (kMatrixRows / 2) + d.group;
+    d.scratch.extremes = place(Expr(plan->split() ? noted * std::int64_t{sizeof(Extremes)} : 0));
     d.scratch.total = end;
     return d;
 }

@@ -13,7 +13,7 @@ namespace ingot::codegen {
 
 /// Where things lie in scratch, in bytes.
 struct Scratch {
-    Expr table, b_table, zero, a_rows, a_packed, panel, b_part, room, tile_shapes, total;
+    Expr table, b_table, zero, a_rows, a_packed, panel, b_part, room, tile_shapes, extremes, total;
 };
 
 /// What is decided before any code is written.

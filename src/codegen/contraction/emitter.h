@@ -117,6 +117,9 @@ class ContractionEmitter {
     llvm::Value* first_of_b(llvm::Value* batch);
     PanelValue columns_in_place(llvm::Value* batch, llvm::Value* first_column);
     void tiles(llvm::Value* batch, llvm::Value* start, llvm::Value* end, llvm::Value* panel_index);
+    llvm::Value* extremes_of_rows(llvm::Value* local);
+    llvm::Value* extremes_of_panel(llvm::Value* n_th);
+    void forget(llvm::Value* extremes);
     void matrix_rows(llvm::Value* batch, int height, llvm::Value* row, llvm::Value* local);
     void matrix_tiles(llvm::Value* batch, llvm::Value* start, llvm::Value* end, llvm::Value* group);
     void configure_tiles();

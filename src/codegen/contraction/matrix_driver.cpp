@@ -27,6 +27,26 @@ void ContractionEmitter::configure_tiles() {
     b_.CreateIntrinsic(llvm::Intrinsic::x86_ldtilecfg, {}, {place});
 }
 
+/// Where the splitters note what they see: of each half tile of rows, then of each panel.
+Value* ContractionEmitter::extremes_of_rows(Value* local) {
+    constexpr std::int64_t kHalf = kMatrixRows / 2;
+    Value* place = b_.CreateMul(b_.CreateUDiv(local, i64(kHalf)), i64(sizeof(Extremes)));
+    return at(b_.getInt8Ty(), bytes_at(scratch_, d_.scratch.extremes), place);
+}
+
+Value* ContractionEmitter::extremes_of_panel(Value* n_th) {
+    return at(b_.getInt8Ty(), extremes_of_rows(i64(d_.most_rows)),
+              b_.CreateMul(n_th, i64(sizeof(Extremes))));
+}
+
+/// Nothing has been seen.
+void ContractionEmitter::forget(Value* extremes) {
+    const Extremes none;
+    const std::array<std::uint32_t, 2> words{none.smallest, none.largest};
+    b_.CreateAlignedStore(llvm::ConstantDataVector::get(b_.getContext(), words), extremes,
+                          llvm::Align(4));
+}
+
 /// A tile's rows of A in the units' order.
 void ContractionEmitter::matrix_rows(Value* batch, int height, Value* row, Value* local) {
     Value* zero = bytes_at(scratch_, d_.scratch.zero);
@@ -35,26 +55,29 @@ void ContractionEmitter::matrix_rows(Value* batch, int height, Value* row, Value
     Value* k = expr(d_.plan.k);
     Value* out = at(b_.getInt8Ty(), bytes_at(scratch_, d_.scratch.a_packed),
                     b_.CreateMul(local, expr(d_.matrix_k() * Expr(d_.matrix_bytes()))));
+    Value* segments = expr(d_.plan.a.segments);
+    Value* run = units(d_.plan.a.run);
+    auto fill_table = [&] { call(fill_a_, {batch, row, i64(height), table, zero}); };
+    if (!d_.plan.split()) {
+        fill_table();
+        b_.CreateCall(codegen::matrix_rows(module_), {table, segments, run, i64(height), out});
+        return;
+    }
+    Value* seen = extremes_of_rows(local);
+    forget(seen);
     if (d_.plan.a.form == OperandForm::Computed) {
         compute_rows(batch, row, height, k);
-        b_.CreateCall(row_splitter(module_), {table, i64(1), k, i64(height), out});
+        b_.CreateCall(row_splitter(module_), {table, i64(1), k, i64(height), out, seen});
         return;
     }
-    Value* segments = expr(d_.plan.a.segments);
-    Value* run = expr(d_.plan.a.run);
-    call(fill_a_, {batch, row, i64(height), table, zero});
-    if (!d_.plan.split()) {
-        b_.CreateCall(codegen::matrix_rows(module_),
-                      {table, segments, units(d_.plan.a.run), i64(height), out});
-        return;
-    }
+    fill_table();
     if (d_.matrix_runs) {
-        b_.CreateCall(row_splitter(module_), {table, segments, run, i64(height), out});
+        b_.CreateCall(row_splitter(module_), {table, segments, run, i64(height), out, seen});
         return;
     }
     b_.CreateCall(row_packer(module_, element_),
                   {table, segments, run, expr(d_.plan.a.step), i64(height), rows, zero});
-    b_.CreateCall(column_splitter(module_), {rows, k, i64(height), out});
+    b_.CreateCall(column_splitter(module_), {rows, k, i64(height), out, seen});
 }
 
 /// A group of panels against all rows of the block, a part of k at a time: a panel's part is
@@ -124,11 +147,16 @@ void ContractionEmitter::matrix_tiles(Value* batch, Value* start, Value* end, Va
         Value* row_bytes_of_b = b_.CreateMul(of_panel.distance, i64(element_bytes));
         Value* part = at(b_.getInt8Ty(), of_panel.address, b_.CreateMul(from, row_bytes_of_b));
         Value* ordered_part = right_part;
-        if (d_.plan.b.form == OperandForm::Runs && !d_.plan.split())
+        if (d_.plan.split()) {
+            Value* seen = extremes_of_panel(n_th);
+            if_then(b_.CreateICmpEQ(from, i64(0)), [&] { forget(seen); });
+            b_.CreateCall(panel_splitter(module_),
+                          {part, of_panel.distance, length, right_part, seen});
+        } else if (d_.plan.b.form == OperandForm::Runs) {
             ordered_part = part;
-        else
-            b_.CreateCall(d_.plan.split() ? panel_splitter(module_) : matrix_panel(module_),
-                          {part, of_panel.distance, length, right_part});
+        } else {
+            b_.CreateCall(matrix_panel(module_), {part, of_panel.distance, length, right_part});
+        }
         Value* ahead = part;
         if (looks_ahead()) {
             // The next panel's same part, the first panel's next part, or simply what follows.
@@ -166,8 +194,10 @@ void ContractionEmitter::matrix_tiles(Value* batch, Value* start, Value* end, Va
                 const std::vector<Value*> tile{
                     sums, rows, a, i64(height), of_panel.address, of_panel.distance, k};
                 if (d_.plan.split())
-                    if_then(b_.CreateCall(split_check(module_), tile),
-                            [&] { b_.CreateCall(split_repair(module_), tile); });
+                    if_then(
+                        b_.CreateCall(split_check(module_), {sums, rows, k, extremes_of_rows(local),
+                                                             extremes_of_panel(n_th)}),
+                        [&] { b_.CreateCall(split_repair(module_), tile); });
                 call(epilogue_, {batch, row, rows, first_column, count, sums});
             });
         });

@@ -113,8 +113,7 @@ llvm::Function* matrix_panel(llvm::Module& module) {
     Value* row_bytes = b.CreateMul(f->getArg(1), w.index(2));
     Value* pairs = b.CreateUDiv(f->getArg(2), w.index(2));
     emit_loop(b, "pair", w.index(0), pairs, [&](Value* n) {
-        Value* from =
-            w.bytes(f->getArg(0), b.CreateMul(b.CreateMul(n, w.index(2)), row_bytes));
+        Value* from = w.bytes(f->getArg(0), b.CreateMul(b.CreateMul(n, w.index(2)), row_bytes));
         Value* first = b.CreateAlignedLoad(row_type, from, llvm::Align(2));
         Value* second = b.CreateAlignedLoad(row_type, w.bytes(from, row_bytes), llvm::Align(2));
         Value* to = w.bytes(f->getArg(3), b.CreateMul(n, w.index(kPairBytes)));

@@ -2,6 +2,7 @@
 #include "codegen/contraction/split_kernel.h"
 
 #include <array>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@ using Values = std::vector<Value*>;
 
 constexpr int kParts = 3;
 constexpr unsigned kLanes = MatrixWriter::kLanes;
-constexpr std::uint32_t kHigh = 0xFFFF0000U;
+constexpr std::uint32_t kHigh = 0xFFFF0000U, kMagnitude = 0x7FFFFFFF, kInfinity = 0x7F800000;
 
 /// The arithmetic of parts, for the writer of one of the functions.
 struct Writer : MatrixWriter {
@@ -41,6 +42,27 @@ struct Writer : MatrixWriter {
         Value* third =
             b.CreateFSub(rest, b.CreateBitCast(b.CreateAnd(second, word(kHigh)), floats));
         return {bits, second, b.CreateBitCast(third, words)};
+    }
+    /// Extremes (see split_kernel.h) of no elements, in each lane.
+    Values no_extremes() { return {word(0xFFFFFFFF), word(0)}; }
+    Values widened(const Values& extremes, Value* x) {
+        Value* magnitude = b.CreateAnd(b.CreateBitCast(x, words), word(kMagnitude));
+        // Less one, zero is the largest of all.
+        Value* less_one = b.CreateSub(magnitude, word(1));
+        return {b.CreateBinaryIntrinsic(llvm::Intrinsic::umin, extremes[0], less_one),
+                b.CreateBinaryIntrinsic(llvm::Intrinsic::umax, extremes[1], magnitude)};
+    }
+    void note(const Values& extremes, Value* at) {
+        auto widen = [&](llvm::Intrinsic::ID reduce, llvm::Intrinsic::ID two, Value* lanes,
+                         Value* place) {
+            Value* one = b.CreateUnaryIntrinsic(reduce, lanes);
+            Value* known = b.CreateLoad(b.getInt32Ty(), place);
+            b.CreateStore(b.CreateBinaryIntrinsic(two, one, known), place);
+        };
+        widen(llvm::Intrinsic::vector_reduce_umin, llvm::Intrinsic::umin, extremes[0],
+              bytes(at, std::int64_t{offsetof(Extremes, smallest)}));
+        widen(llvm::Intrinsic::vector_reduce_umax, llvm::Intrinsic::umax, extremes[1],
+              bytes(at, std::int64_t{offsetof(Extremes, largest)}));
     }
     /// The upper halves of x and y as 32 bf16: x's before y's, or taken in turns.
     Value* upper_halves(Value* x, Value* y, bool in_turns) {
@@ -162,7 +184,8 @@ llvm::Function* row_splitter(llvm::Module& module) {
     llvm::IRBuilder<>& b = w.b;
     auto* ptr = b.getPtrTy();
     auto* word = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, "ingot_split_rows", {ptr, word, word, word, ptr});
+    auto [f, is_new] =
+        shared_function(module, "ingot_split_rows", {ptr, word, word, word, ptr, ptr});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     Value* k = f->getArg(2);
@@ -170,30 +193,41 @@ llvm::Function* row_splitter(llvm::Module& module) {
     Value* steps = w.step_count(k);
     Value* part_bytes = b.CreateMul(rows, w.index(64));
     Value* step_bytes = b.CreateMul(part_bytes, w.index(kParts));
-    emit_loop(b, "segment", w.index(0), f->getArg(1), [&](Value* segment) {
-        Value* entries = b.CreateGEP(ptr, f->getArg(0), b.CreateMul(segment, rows));
-        Value* of_segment =
-            w.bytes(f->getArg(4), b.CreateMul(b.CreateMul(segment, steps), step_bytes));
-        emit_loop(b, "step", w.index(0), steps, [&](Value* step) {
-            Value* first = b.CreateMul(step, w.index(kMatrixStep));
-            Value* left = b.CreateSub(k, first);
-            Value* low = w.lanes_below(left);
-            Value* high = w.lanes_below(b.CreateSub(left, w.index(kLanes)));
-            Value* out = w.bytes(of_segment, b.CreateMul(step, step_bytes));
-            emit_loop(b, "row", w.index(0), rows, [&](Value* row) {
-                Value* from = b.CreateGEP(b.getFloatTy(),
-                                          b.CreateLoad(ptr, b.CreateGEP(ptr, entries, row)), first);
-                const auto x = w.parts(w.load(from, low));
-                const auto y =
-                    w.parts(w.load(b.CreateConstGEP1_64(b.getFloatTy(), from, kLanes), high));
-                Value* to = w.bytes(out, b.CreateMul(row, w.index(64)));
-                for (std::size_t p = 0; p < kParts; ++p) {
-                    b.CreateAlignedStore(w.upper_halves(x[p], y[p], false), to, llvm::Align(64));
-                    to = w.bytes(to, part_bytes);
-                }
-            });
+    Value* segments = f->getArg(1);
+    auto one_row = [&](Value* entry, Value* first, Value* out, const Values& seen) {
+        Value* left = b.CreateSub(k, first);
+        Value* low = w.lanes_below(left);
+        Value* high = w.lanes_below(b.CreateSub(left, w.index(kLanes)));
+        Value* from = b.CreateGEP(b.getFloatTy(), b.CreateLoad(ptr, entry), first);
+        Value* lower = w.load(from, low);
+        Value* upper = w.load(b.CreateConstGEP1_64(b.getFloatTy(), from, kLanes), high);
+        const auto x = w.parts(lower), y = w.parts(upper);
+        for (std::size_t p = 0; p < kParts; ++p) {
+            b.CreateAlignedStore(w.upper_halves(x[p], y[p], false), out, llvm::Align(64));
+            out = w.bytes(out, part_bytes);
+        }
+        return w.widened(w.widened(seen, lower), upper);
+    };
+    const Values seen = emit_loop(
+        b, "segment", w.index(0), segments, w.index(1), w.no_extremes(),
+        [&](Value* segment, const Values& before) {
+            Value* entries = b.CreateGEP(ptr, f->getArg(0), b.CreateMul(segment, rows));
+            Value* of_segment =
+                w.bytes(f->getArg(4), b.CreateMul(b.CreateMul(segment, steps), step_bytes));
+            return emit_loop(b, "step", w.index(0), steps, w.index(1), before,
+                             [&](Value* step, const Values& in_steps) {
+                                 Value* first = b.CreateMul(step, w.index(kMatrixStep));
+                                 Value* out = w.bytes(of_segment, b.CreateMul(step, step_bytes));
+                                 return emit_loop(
+                                     b, "row", w.index(0), rows, w.index(1), in_steps,
+                                     [&](Value* row, const Values& in_rows) {
+                                         return one_row(b.CreateGEP(ptr, entries, row), first,
+                                                        w.bytes(out, b.CreateMul(row, w.index(64))),
+                                                        in_rows);
+                                     });
+                             });
         });
-    });
+    w.note(seen, f->getArg(5));
     b.CreateRetVoid();
     return f;
 }
@@ -203,7 +237,7 @@ llvm::Function* column_splitter(llvm::Module& module) {
     llvm::IRBuilder<>& b = w.b;
     auto* ptr = b.getPtrTy();
     auto* word = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, "ingot_split_columns", {ptr, word, word, ptr});
+    auto [f, is_new] = shared_function(module, "ingot_split_columns", {ptr, word, word, ptr, ptr});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     Value* k = f->getArg(1);
@@ -213,12 +247,12 @@ llvm::Function* column_splitter(llvm::Module& module) {
     auto* halves = llvm::FixedVectorType::get(b.getInt16Ty(), kLanes);
     // In half steps of 16 k.
     Value* half_steps = b.CreateMul(w.step_count(k), w.index(2));
-    emit_loop(b, "half", w.index(0), half_steps, [&](Value* half) {
+    auto half_step = [&](Value* half, const Values& before) {
         Value* first = b.CreateMul(half, w.index(kLanes));
         Value* out = w.bytes(f->getArg(3),
                              b.CreateAdd(b.CreateMul(b.CreateUDiv(half, w.index(2)), step_bytes),
                                          b.CreateMul(b.CreateURem(half, w.index(2)), w.index(32))));
-        emit_loop(b, "rows", w.index(0), rows, w.index(kLanes), {}, [&](Value* row, const Values&) {
+        auto some_rows = [&](Value* row, Values seen) {
             Values lines;
             for (unsigned n = 0; n < kLanes; ++n) {
                 Value* at = b.CreateAdd(first, w.index(n));
@@ -230,6 +264,7 @@ llvm::Function* column_splitter(llvm::Module& module) {
             lines = w.transposed(std::move(lines));
             for (unsigned n = 0; n < kLanes; ++n) {
                 const auto parts = w.parts(lines[n]);
+                seen = w.widened(seen, lines[n]);
                 Value* to = w.bytes(out, b.CreateMul(b.CreateAdd(row, w.index(n)), w.index(64)));
                 for (std::size_t p = 0; p < kParts; ++p) {
                     Value* upper = b.CreateTrunc(b.CreateLShr(parts[p], w.word(16)), halves);
@@ -237,9 +272,12 @@ llvm::Function* column_splitter(llvm::Module& module) {
                     to = w.bytes(to, part_bytes);
                 }
             }
-            return Values{};
-        });
-    });
+            return seen;
+        };
+        return emit_loop(b, "rows", w.index(0), rows, w.index(kLanes), before, some_rows);
+    };
+    w.note(emit_loop(b, "half", w.index(0), half_steps, w.index(1), w.no_extremes(), half_step),
+           f->getArg(4));
     b.CreateRetVoid();
     return f;
 }
@@ -249,7 +287,7 @@ llvm::Function* panel_splitter(llvm::Module& module) {
     llvm::IRBuilder<>& b = w.b;
     auto* ptr = b.getPtrTy();
     auto* word = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, "ingot_split_panel", {ptr, word, word, ptr});
+    auto [f, is_new] = shared_function(module, "ingot_split_panel", {ptr, word, word, ptr, ptr});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     Value* k = f->getArg(2);
@@ -261,7 +299,7 @@ llvm::Function* panel_splitter(llvm::Module& module) {
         return w.bytes(f->getArg(3), b.CreateAdd(b.CreateMul(step, w.index(kParts * 2048)),
                                                  b.CreateMul(within, w.index(64))));
     };
-    auto pair = [&](Value* n, Value* second_exists) {
+    auto pair = [&](Value* n, Value* second_exists, Values seen) {
         Value* row = b.CreateGEP(b.getFloatTy(), f->getArg(0),
                                  b.CreateMul(b.CreateMul(n, w.index(2)), f->getArg(1)));
         Value* to = place_of(n);
@@ -270,23 +308,27 @@ llvm::Function* panel_splitter(llvm::Module& module) {
             for (std::int64_t further = kRowsAhead; further < kRowsAhead + 2; ++further)
                 w.prefetch(
                     b.CreateGEP(b.getFloatTy(), from, b.CreateMul(f->getArg(1), w.index(further))));
-            const auto x = w.parts(w.load(from));
-            const auto y =
-                w.parts(w.load(b.CreateGEP(b.getFloatTy(), from, f->getArg(1)), second_exists));
+            Value* upper = w.load(from);
+            Value* lower = w.load(b.CreateGEP(b.getFloatTy(), from, f->getArg(1)), second_exists);
+            const auto x = w.parts(upper), y = w.parts(lower);
+            seen = w.widened(w.widened(seen, upper), lower);
             for (std::int64_t p = 0; p < kParts; ++p)
                 b.CreateAlignedStore(w.upper_halves(x[static_cast<std::size_t>(p)],
                                                     y[static_cast<std::size_t>(p)], true),
                                      w.bytes(to, w.index(p * 2048 + column * 1024)),
                                      llvm::Align(64));
         }
+        return seen;
     };
     Value* pairs = b.CreateUDiv(k, w.index(2));
-    emit_loop(b, "pair", w.index(0), pairs, [&](Value* n) { pair(n, nullptr); });
+    Values seen = emit_loop(b, "pair", w.index(0), pairs, w.index(1), w.no_extremes(),
+                            [&](Value* n, const Values& s) { return pair(n, nullptr, s); });
     // An odd k's last, and zeros to the end of the step.
     Value* with_odd = b.CreateUDiv(b.CreateAdd(k, w.index(1)), w.index(2));
-    emit_loop(b, "odd", pairs, with_odd, [&](Value* n) {
-        pair(n, llvm::Constant::getNullValue(w.lanes_below(k)->getType()));
-    });
+    Value* nowhere = llvm::Constant::getNullValue(w.lanes_below(k)->getType());
+    seen = emit_loop(b, "odd", pairs, with_odd, w.index(1), seen,
+                     [&](Value* n, const Values& s) { return pair(n, nowhere, s); });
+    w.note(seen, f->getArg(4));
     Value* all = b.CreateMul(w.step_count(k), w.index(kPairs));
     emit_loop(b, "zero", with_odd, all, [&](Value* n) {
         Value* to = place_of(n);
@@ -303,88 +345,59 @@ llvm::Function* split_check(llvm::Module& module) {
     llvm::IRBuilder<>& b = w.b;
     auto* ptr = b.getPtrTy();
     auto* word = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, "ingot_split_check",
-                                       {ptr, word, ptr, word, ptr, word, word}, b.getInt1Ty());
+    auto [f, is_new] =
+        shared_function(module, "ingot_split_check", {ptr, word, word, ptr, ptr}, b.getInt1Ty());
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     auto block = [&](const char* name) {
         return llvm::BasicBlock::Create(b.getContext(), name, f);
     };
-    auto any = [&](Value* lanes) { return b.CreateOrReduce(lanes); };
-    auto* none = llvm::Constant::getNullValue(w.lanes_below(f->getArg(1))->getType());
-    Value* c = f->getArg(0);
-    Value* k = f->getArg(6);
-    constexpr std::uint32_t kMagnitude = 0x7FFFFFFF, kInfinity = 0x7F800000;
-    constexpr std::uint32_t kSmallSum = 87U << 23;      // 2^-40
-    constexpr std::uint32_t kSmallElement = 77U << 23;  // 2^-50
+    auto exponent = [&](Value* extremes, std::size_t offset) {
+        Value* bits =
+            b.CreateLoad(b.getInt32Ty(), w.bytes(extremes, static_cast<std::int64_t>(offset)));
+        return b.CreateSub(b.CreateLShr(bits, b.getInt32(23)), b.getInt32(127));
+    };
+    auto number = [&](std::int32_t v) { return b.getInt32(static_cast<std::uint32_t>(v)); };
+    auto larger = [&](Value* x, Value* y) {
+        return b.CreateBinaryIntrinsic(llvm::Intrinsic::smax, x, y);
+    };
+    Value* least_a = exponent(f->getArg(3), offsetof(Extremes, smallest));
+    Value* least_b = exponent(f->getArg(4), offsetof(Extremes, smallest));
+    Value* most_a = exponent(f->getArg(3), offsetof(Extremes, largest));
+    Value* most_b = exponent(f->getArg(4), offsetof(Extremes, largest));
+    // k < 2^k_bits
+    Value* zeros = b.CreateIntrinsic(llvm::Intrinsic::ctlz, {word}, {f->getArg(2), b.getFalse()});
+    Value* k_bits = b.CreateTrunc(b.CreateSub(w.index(64), zeros), b.getInt32Ty());
+    // The last part of x is at least 2^-24 x and kept from 2^-126 on; so are products of parts.
+    Value* usual = b.CreateICmpSGE(b.CreateAdd(least_a, least_b), number(-100));
+    for (Value* least : {least_a, least_b})
+        usual = b.CreateAnd(usual, b.CreateICmpSGE(least, number(-100)));
+    Value* most = b.CreateAdd(b.CreateAdd(most_a, most_b), k_bits);
+    usual = b.CreateAnd(usual, b.CreateICmpSLE(most, number(118)));
+    auto* fine = block("fine");
+    auto* look = block("look");
+    b.CreateCondBr(usual, fine, look);
+    b.SetInsertPoint(fine);
+    b.CreateRet(b.getFalse());
 
+    // Six products of parts lose up to 2^-126 each, and parts that are lost up to 3 * 2^-126 times
+    // the other operand, for each k: 2^-27 of a sum that is 2^(k_bits - 96) times the larger
+    // operand, or times 1.
+    b.SetInsertPoint(look);
+    Value* scale = larger(b.getInt32(0), b.CreateAdd(larger(most_a, most_b), b.getInt32(1)));
+    Value* biased = b.CreateAdd(b.CreateAdd(scale, k_bits), number(127 - 96));
+    Value* small = b.CreateVectorSplat(kLanes, b.CreateShl(biased, b.getInt32(23)));
+    Value* range = b.CreateSub(w.word(kInfinity), small);
+    Value* none = llvm::Constant::getNullValue(w.lanes_below(f->getArg(1))->getType());
     Value* sums = b.CreateMul(f->getArg(1), w.index(kMatrixColumns));
     Value* strange = emit_loop(
         b, "sum", w.index(0), sums, w.index(kLanes), {none}, [&](Value* n, const Values& found) {
-            Value* bits = b.CreateBitCast(w.load(b.CreateGEP(b.getFloatTy(), c, n)), w.words);
-            Value* above = b.CreateSub(b.CreateAnd(bits, w.word(kMagnitude)), w.word(kSmallSum));
-            return Values{
-                b.CreateOr(found[0], b.CreateICmpUGE(above, w.word(kInfinity - kSmallSum)))};
+            Value* at = b.CreateGEP(b.getFloatTy(), f->getArg(0), n);
+            Value* bits = b.CreateBitCast(w.load(at), w.words);
+            Value* above = b.CreateSub(b.CreateAnd(bits, w.word(kMagnitude)), small);
+            return Values{b.CreateOr(found[0], b.CreateICmpUGE(above, range))};
         })[0];
-    auto* usual = block("usual");
-    auto* look = block("look");
-    b.CreateCondBr(any(strange), look, usual);
-    b.SetInsertPoint(usual);
-    b.CreateRet(b.getFalse());
-
-    b.SetInsertPoint(look);
-    Value* wild = emit_loop(
-        b, "wild", w.index(0), sums, w.index(kLanes), {none}, [&](Value* n, const Values& found) {
-            Value* bits = b.CreateBitCast(w.load(b.CreateGEP(b.getFloatTy(), c, n)), w.words);
-            return Values{b.CreateOr(
-                found[0],
-                b.CreateICmpUGE(b.CreateAnd(bits, w.word(kMagnitude)), w.word(kInfinity)))};
-        })[0];
-    auto* again = block("again");
-    auto* operands = block("operands");
-    b.CreateCondBr(any(wild), again, operands);
-    b.SetInsertPoint(again);
-    b.CreateRet(b.getTrue());
-
-    // Elements other than zero that are tiny: |x| - 1 wraps for zero.
-    b.SetInsertPoint(operands);
-    auto tiny = [&](Value* bits) {
-        Value* less_one = b.CreateSub(b.CreateAnd(bits, w.word(kMagnitude)), w.word(1));
-        return b.CreateICmpULT(less_one, w.word(kSmallElement - 1));
-    };
-    Value* tiny_b = emit_loop(
-        b, "right", w.index(0), k, w.index(1), {none}, [&](Value* n, const Values& found) {
-            Value* row = b.CreateGEP(b.getFloatTy(), f->getArg(4), b.CreateMul(n, f->getArg(5)));
-            Value* x = b.CreateBitCast(w.load(row), w.words);
-            Value* y =
-                b.CreateBitCast(w.load(b.CreateConstGEP1_64(b.getFloatTy(), row, kLanes)), w.words);
-            return Values{b.CreateOr(found[0], b.CreateOr(tiny(x), tiny(y)))};
-        })[0];
-    // Of A the first parts, and the second where there is no first.
-    Value* part_bytes = b.CreateMul(f->getArg(3), w.index(64));
-    Value* tiny_a = emit_loop(
-        b, "left", w.index(0), w.step_count(k), w.index(1), {none},
-        [&](Value* step, const Values& outer) {
-            Value* first =
-                w.bytes(f->getArg(2), b.CreateMul(b.CreateMul(step, part_bytes), w.index(kParts)));
-            return emit_loop(
-                b, "half_row", w.index(0), part_bytes, w.index(32), outer,
-                [&](Value* at, const Values& found) {
-                    auto* halves = llvm::FixedVectorType::get(b.getInt16Ty(), kLanes);
-                    auto load = [&](Value* base) {
-                        Value* v = b.CreateAlignedLoad(halves, w.bytes(base, at), llvm::Align(32));
-                        return b.CreateShl(b.CreateZExt(v, w.words), w.word(16));
-                    };
-                    Value* x = load(first);
-                    Value* y = load(w.bytes(first, part_bytes));
-                    Value* magnitude = w.word(kMagnitude);
-                    Value* no_first = b.CreateICmpEQ(b.CreateAnd(x, magnitude), w.word(0));
-                    Value* second = b.CreateICmpNE(b.CreateAnd(y, magnitude), w.word(0));
-                    return Values{
-                        b.CreateOr(found[0], b.CreateOr(tiny(x), b.CreateAnd(no_first, second)))};
-                });
-        })[0];
-    b.CreateRet(any(b.CreateOr(tiny_a, tiny_b)));
+    b.CreateRet(b.CreateOrReduce(strange));
     return f;
 }
 

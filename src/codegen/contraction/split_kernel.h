@@ -6,9 +6,10 @@
 // Datatype For Higher-Precision Computations, ARITH 2019.)
 //
 // The units take what is subnormal for zero and know no infinity: inf = inf + 0 + 0 and inf * 0 is
-// no number. So every finished tile is looked at: where a sum is not finite or is so small that
-// lost parts could be seen in it, and the operands do hold such numbers, the tile is computed again
-// with fused multiply-adds.
+// no number. So the splitters note the smallest and the largest element that they see. Only where
+// these allow that parts or products of them are lost, a finished tile is looked at: if a sum is
+// not finite, or so small that the loss could be seen in it, the tile is computed again with fused
+// multiply-adds.
 //
 // Layouts, in steps of 32 k (k is rounded up with zeros):
 //     A  [steps][part 3][rows][32 k]              bf16, rows a multiple of 16
@@ -37,22 +38,27 @@ inline constexpr std::int64_t kSplitBlock = 128;
 /// they need not be mapped.
 llvm::Function* split_kernel(llvm::Module& module, int rows);
 
-/// void f(ptr table, i64 segments, i64 k, i64 rows, ptr out)
+/// What a splitter has seen, as the bits of magnitudes; splitters widen what stands there.
+struct Extremes {
+    std::uint32_t smallest = 0xFFFFFFFF;  // less one; of elements other than zero
+    std::uint32_t largest = 0;
+};
+
+/// void f(ptr table, i64 segments, i64 k, i64 rows, ptr out, ptr extremes)
 /// Splits [segments][rows] pointers to k consecutive f32 each; k is a multiple of 32 where there
 /// are several segments.
 llvm::Function* row_splitter(llvm::Module& module);
 
-/// void f(ptr packed, i64 k, i64 rows, ptr out)
+/// void f(ptr packed, i64 k, i64 rows, ptr out, ptr extremes)
 /// The same from row_packer's order, [k][rows].
 llvm::Function* column_splitter(llvm::Module& module);
 
-/// void f(ptr b, i64 ldb, i64 k, ptr out)
+/// void f(ptr b, i64 ldb, i64 k, ptr out, ptr extremes)
 /// Splits k rows of 32 columns, `ldb` elements apart, and fetches some that follow.
 llvm::Function* panel_splitter(llvm::Module& module);
 
-/// i1 f(ptr c, i64 rows, ptr a, i64 tile_rows, ptr b, i64 ldb, i64 k)
-/// Whether the sums in c may be wrong: some sum is not finite, or some sum is below 2^-40 and an
-/// operand has an element other than zero below 2^-50. a: a split tile of `tile_rows`; b: f32.
+/// i1 f(ptr c, i64 rows, i64 k, ptr extremes of A, ptr extremes of B)
+/// Whether the sums in c may be wrong by more than the rounding of a chain of sums.
 llvm::Function* split_check(llvm::Module& module);
 
 /// void f(ptr c, i64 rows, ptr a, i64 tile_rows, ptr b, i64 ldb, i64 k)
