@@ -39,6 +39,8 @@ TABLE: tuple[Option, ...] = (
            "tell the profiler `perf` the names of compiled functions"),
     Option("freezing", bool, True, "INGOT_FREEZING",
            "fold and pack parameters; a changed parameter is folded and packed again"),
+    Option("background", bool, True, "INGOT_BACKGROUND",
+           "prepare the packing of large weights beside the calls; off: the second call waits"),
     Option("emulate_precision_casts", bool, True, "INGOT_EMULATE_PRECISION_CASTS",
            "round low-precision intermediates where eager does"),
     Option("emulate_precision_casts_on_gpus", bool, False, "INGOT_EMULATE_PRECISION_CASTS_ON_GPUS",

@@ -1,6 +1,6 @@
 // The extension module `_ingot`: what crosses the border between Python and the C++ stages. The
-// whole list: Recorder, Program, Unsupported, InternalError, MissingCompiler, trim_memory, and
-// capture/capture.h.
+// whole list: Recorder, Program, Unsupported, InternalError, MissingCompiler, trim_memory,
+// wait_for_background, and capture/capture.h.
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/errors.h"
@@ -17,6 +17,10 @@ PYBIND11_MODULE(_ingot, module) {
         throw pybind11::error_already_set();
     ingot::bindings::add_recorder(module);
     ingot::capture::add_value_types(module);
-    pybind11::module_::import("os").attr("register_at_fork")(pybind11::arg("after_in_child") =
-                                                                 module.attr("_after_fork"));
+    using pybind11::arg;
+    pybind11::module_::import("os").attr("register_at_fork")(
+        arg("before") = module.attr("_hold_background"),
+        arg("after_in_parent") = module.attr("_release_background"),
+        arg("after_in_child") = module.attr("_after_fork"));
+    pybind11::module_::import("atexit").attr("register")(module.attr("_hold_background"));
 }

@@ -169,7 +169,12 @@ void add_recorder(py::module_& module) {
         .def("compile_training", &PythonRecorder::compile_training, py::arg("outputs"),
              "The same with a compiled backward: gradients flow from the results to the inputs "
              "that were recorded with `gradient`.");
+    using Unlocked = py::call_guard<py::gil_scoped_release>;
     module.def("_after_fork", &Compilers::after_fork);
+    module.def("_hold_background", &Compilers::hold, Unlocked());
+    module.def("_release_background", &Compilers::release, Unlocked());
+    module.def("wait_for_background", &Compilers::wait, Unlocked(),
+               "Returns when nothing is being compiled in the background.");
     module.def("trim_memory", &trace::trim_output_pool, "Frees the memory kept for later outputs.");
 }
 

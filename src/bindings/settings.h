@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "bindings/text_compiler.h"
 #include "runtime/driver.h"
@@ -26,6 +28,7 @@ struct Settings {
         read(values, "freezing", compile.freezing);
         read(values, "max_autotune", compile.max_autotune);
         read(values, "debug", compile.debug);
+        read(values, "background", compile.background);
         read(values, "cudagraphs", compile.cuda_graphs);
         read(values, "cache", compiler.cache);
         read(values, "cache_dir", compiler.cache_directory);
@@ -67,9 +70,38 @@ class Compilers {
         return *current();
     }
     /// The old ones stay where they are: programs made before the fork go on using their code.
-    static void after_fork() { current() = new Compilers; }
+    static void after_fork() {
+        release();
+        current() = new Compilers;
+    }
+
+    /// Stops what compiles in the background, until `release` or for good: a thread must not be in
+    /// the middle of something when the process forks, nor when it ends.
+    static void hold() {
+        for (const auto& c : all()) c->background().hold();
+    }
+    static void release() {
+        for (const auto& c : all()) c->background().release();
+    }
+    /// Until nothing is being compiled in the background.
+    static void wait() {
+        for (const auto& c : all()) c->background().wait();
+    }
 
   private:
+    /// None where a thread that a fork has not copied held the lock.
+    static std::vector<std::shared_ptr<const runtime::Compiler>> all() {
+        std::vector<std::shared_ptr<const runtime::Compiler>> list;
+        if (current() == nullptr) return list;
+        std::unique_lock lock(current()->mutex_, std::try_to_lock);
+        for (int turn = 0; !lock && turn < 1000; ++turn) {
+            std::this_thread::yield();
+            (void)lock.try_lock();
+        }
+        if (lock)
+            for (const auto& [options, compiler] : current()->by_options_) list.push_back(compiler);
+        return list;
+    }
     static Compilers*& current() {
         static Compilers* compilers = nullptr;
         return compilers;

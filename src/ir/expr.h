@@ -14,6 +14,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -137,9 +138,13 @@ class ExprPool {
     /// before. `range`, where given, is known instead of what follows from the extent.
     Expr index(std::string_view name, Expr extent, std::optional<Range> range = {});
     std::optional<Expr> find(std::string_view name) const;
+    /// To be held while expressions are made, where a compilation in the background and others
+    /// share a pool.
+    std::mutex& turn() { return turn_; }
 
   private:
     friend struct ExprBuilder;
+    std::mutex turn_;
     struct Impl;
     std::unique_ptr<Impl> impl_;
 };

@@ -142,6 +142,7 @@ struct Compiler::Impl {
     std::mutex mutex;
     std::map<int, std::unique_ptr<cuda::GpuLoader>> gpu_loaders;  // by ordinal, under mutex
     std::atomic<int> compilations{0};
+    Background background;  // last: its tasks use all the others
 };
 
 Graph Compiler::Impl::optimize(const Graph& graph, const PassContext& context,
@@ -282,6 +283,27 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
     if (wanted != nullptr) *wanted = std::move(report);
     return program;
 }
+
+std::unique_ptr<PendingProgram> Compiler::compile_later(Graph graph, CompileOptions options) const {
+    options.threads = 1;
+    auto result = std::make_shared<std::shared_ptr<const Program>>();
+    // The task does not hold the compiler, which waits for its tasks when it ends.
+    auto task = std::make_shared<Background::Task>([this, graph = std::move(graph),
+                                                    options = std::move(options),
+                                                    result](const Background::StopCheck& stop) {
+        std::shared_ptr<const Program> program;
+        {
+            std::lock_guard turn(graph.pool().turn());
+            program = compile(graph, options, nullptr, stop);
+        }
+        program->reserve_frozen(stop);
+        *result = std::move(program);
+    });
+    impl_->background.start(task);
+    return std::make_unique<PendingProgram>(std::move(task), std::move(result));
+}
+
+Background& Compiler::background() const { return impl_->background; }
 
 std::string default_cache_directory() {
     // An environment variable may be set to nothing, which means unset here.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "runtime/background.h"
 #include "runtime/program.h"
 #include "runtime/text_compiler.h"
 
@@ -29,6 +30,7 @@ struct CompileOptions {
     int threads = 0;            // of the compiler; 0: one a core, at most 8
     int cores = 0;              // that the program will run on; 0: all of the target
     bool cuda_graphs = false;   // replay a GPU's steps as one graph where possible
+    bool background = false;    // what calls can do without may be compiled while they go on
     /// >= 0: the program holds its own backward; of what it keeps for that (passes/partition.h).
     double memory_budget = -1;
     int gpu = -1;  // the GPU (its ordinal) that it will run on; -1: the processor
@@ -66,6 +68,26 @@ class Interrupted : public Error {
     using Error::Error;
 };
 
+/// A program that is being compiled while its maker does other things; to drop it gives it up.
+class PendingProgram {
+  public:
+    using State = Background::Task::State;
+    PendingProgram(std::shared_ptr<Background::Task> task,
+                   std::shared_ptr<const std::shared_ptr<const Program>> result)
+        : task_(std::move(task)), result_(std::move(result)) {}
+    ~PendingProgram() { task_->give_up(); }
+    PendingProgram(const PendingProgram&) = delete;
+    PendingProgram& operator=(const PendingProgram&) = delete;
+
+    State state() const { return task_->state(); }
+    /// Once it is Done.
+    const std::shared_ptr<const Program>& program() const { return *result_; }
+
+  private:
+    std::shared_ptr<Background::Task> task_;
+    std::shared_ptr<const std::shared_ptr<const Program>> result_;
+};
+
 class Compiler {
   public:
     /// Throws UserError for a target that is unknown or that this machine cannot run.
@@ -79,6 +101,11 @@ class Compiler {
     std::shared_ptr<const Program> compile(const Graph& graph, const CompileOptions& options,
                                            CompileReport* report = nullptr,
                                            const InterruptCheck& interrupted = {}) const;
+    /// The same on one thread beside its callers' (background.h), with the memory for frozen values
+    /// made ready. Takes its turn with others who make expressions in the graph's pool.
+    std::unique_ptr<PendingProgram> compile_later(Graph graph, CompileOptions options) const;
+    /// The thread of compile_later: to be held over a fork, and from an exit on.
+    Background& background() const;
 
   private:
     struct Impl;

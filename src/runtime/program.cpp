@@ -3,10 +3,18 @@
 
 #include <algorithm>
 
+#include "runtime/page_heap.h"
+
 namespace ingot::runtime {
 namespace {
 constexpr std::size_t kPooledContexts = 4;
 constexpr void* kNoMemory = nullptr;  // a parameter of kernels
+constexpr std::size_t kAlignment = 64;
+
+/// What a frozen value takes in the block of all of them.
+std::size_t aligned(std::size_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 }  // namespace
 
 // ---- Context ----
@@ -342,14 +350,13 @@ void Instance::allocate_frozen(FrozenState& state) const {
     } else {
         // One block: weights of one or two megabytes each would miss the huge pages, and the first
         // call spends more on faults than on packing.
-        constexpr std::size_t kAlignment = 64;
         std::vector<std::size_t> places;
         std::size_t end = 0;
         for (std::int32_t b : frozen_buffers_) {
             places.push_back(end);
-            end += (own_bytes(b) + kAlignment - 1) / kAlignment * kAlignment;
+            end += aligned(own_bytes(b));
         }
-        state.block = Block(end);
+        state.block = program_->take_reserve(end);
         std::byte* const begin = state.block.data();
         for (std::size_t place : places) state.pointers.push_back(begin + place);
     }
@@ -395,6 +402,33 @@ Program::Program(Plan plan, std::vector<KernelLaunches> kernels, std::vector<Pro
             }
         }
     }
+}
+
+void Program::reserve_frozen(const std::function<bool()>& stop) const {
+    if (gpu_) return;
+    std::size_t bytes = 0;
+    for (const Buffer& b : plan_.buffers)
+        if (b.place == BufferPlace::Frozen && b.base < 0 && b.bytes.is_constant())
+            bytes += aligned(static_cast<std::size_t>(b.bytes.constant()));
+    Block block(bytes);
+    // A store to each page; a huge page comes whole with its first.
+    for (std::size_t at = 0; at < bytes; at += kPage) {
+        if (at % kHugePage == 0 && stop && stop()) return;
+        *static_cast<volatile std::byte*>(block.data() + at) = std::byte{0};
+    }
+    std::lock_guard lock(frozen_mutex_);
+    reserve_ = std::move(block);
+}
+
+void Program::drop_reserve() const { (void)take_reserve(0); }
+
+Block Program::take_reserve(std::size_t bytes) const {
+    Block block;
+    {
+        std::lock_guard lock(frozen_mutex_);
+        block = std::move(reserve_);
+    }
+    return bytes > 0 && block.bytes() == bytes ? std::move(block) : Block(bytes);
 }
 
 std::shared_ptr<const FrozenState> Program::take_frozen() const {

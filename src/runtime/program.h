@@ -329,10 +329,18 @@ class Program : public std::enable_shared_from_this<Program> {
     std::shared_ptr<const Instance> instance(const ExternHost& externs,
                                              std::span<const std::int64_t> values = {}) const;
 
+    /// On the processor: has the memory for frozen values cleared ahead of the call that fills it,
+    /// as the system takes longer for that than the call for the filling. `stop` is asked on the
+    /// way.
+    void reserve_frozen(const std::function<bool()>& stop) const;
+    /// Gives it back if it has not been used.
+    void drop_reserve() const;
+
   private:
     friend class Instance;
     /// The frozen values, out of the store and out of all idle contexts.
     std::shared_ptr<const FrozenState> take_frozen() const;
+    Block take_reserve(std::size_t bytes) const;
 
     Plan plan_;
     std::vector<KernelLaunches> kernels_;
@@ -348,6 +356,7 @@ class Program : public std::enable_shared_from_this<Program> {
     mutable std::mutex freezing_;  // the making of them
     mutable std::mutex frozen_mutex_;
     mutable std::shared_ptr<const FrozenState> frozen_;  // guarded by frozen_mutex_
+    mutable Block reserve_;                              // the same
 };
 
 }  // namespace ingot::runtime

@@ -163,12 +163,21 @@ std::shared_ptr<const CompiledFunction::Variant> CompiledFunction::compile(
     const Graph& graph, bool pack, runtime::CompileReport* report,
     const runtime::InterruptCheck& interrupted) {
     const c10::OptionalDeviceGuard on_device(gpu());
-    std::lock_guard lock(compiling_);
-    auto variant = std::make_shared<Variant>();
+    std::lock_guard turn(graph.pool().turn());
+    return variant_of(compiler_->compile(graph, options_for(pack), report, interrupted));
+}
+
+runtime::CompileOptions CompiledFunction::options_for(bool pack) const {
     runtime::CompileOptions options = options_;
     if (options.cores == 0) options.cores = at::get_num_threads();
     options.pack_matmuls = pack;
-    variant->program = compiler_->compile(graph, options, report, interrupted);
+    return options;
+}
+
+std::shared_ptr<const CompiledFunction::Variant> CompiledFunction::variant_of(
+    std::shared_ptr<const runtime::Program> program) const {
+    auto variant = std::make_shared<Variant>();
+    variant->program = std::move(program);
     for (Expr symbol : variant->program->symbols())
         check(std::ranges::find(symbols_, symbol) != symbols_.end(),
               "the program has a symbol that its graph has not");
@@ -545,6 +554,10 @@ std::vector<at::Tensor> CompiledFunction::replay(std::span<c10::TensorImpl* cons
 void CompiledFunction::release_memory() {
     const c10::OptionalDeviceGuard on_device(gpu());
     drop_graphs();
+    {
+        std::lock_guard lock(mutex_);
+        packing_.reset();
+    }
     const std::shared_ptr<const Variant> variant = variant_.load();
     if (arena_) arena_->clear();
     if (variant->fixed) return variant->fixed->instance->drop_frozen();

@@ -193,8 +193,13 @@ class CompiledFunction {
     void unfreeze();
     /// Whether so much is to be packed that a first call does better without.
     bool should_pack_later() const;
-    /// Goes over to packed weights if all are what they were at the last call; true if it did.
+    /// Has the packed form made if all weights are what they were at the last call, and goes over
+    /// to it when it is there; true if it did.
     bool pack_if_unchanged(std::span<c10::TensorImpl* const> inputs);
+    bool pack_now(std::unique_lock<std::mutex> lock);
+    runtime::CompileOptions options_for(bool pack) const;
+    std::shared_ptr<const Variant> variant_of(
+        std::shared_ptr<const runtime::Program> program) const;
     void collect(CallFrame& frame) const;
     void write_back(CallFrame& frame) const;
     void build_outputs(CallFrame& frame, std::vector<at::Tensor>& outputs) const;
@@ -248,11 +253,11 @@ class CompiledFunction {
     std::atomic<bool> packs_later_{false};
     std::atomic<int> changes_in_a_row_{0};
     std::atomic<std::int64_t> freezes_{0};
-    std::mutex compiling_;  // a graph's expressions are made by one compilation at a time
-    std::mutex mutex_;      // of what follows, and of variant_'s replacement
-    std::vector<runtime::InputState> last_states_;  // by graph input
-    std::vector<int> changes_;                      // by graph input, since the last quiet call
-    std::vector<runtime::InputState> seen_states_;  // while packs_later_: of frozen inputs
+    std::mutex mutex_;  // of what follows, and of variant_'s replacement
+    std::vector<runtime::InputState> last_states_;      // by graph input
+    std::vector<int> changes_;                          // by graph input, since the last quiet call
+    std::vector<runtime::InputState> seen_states_;      // while packs_later_: of frozen inputs
+    std::unique_ptr<runtime::PendingProgram> packing_;  // the packed form, while it is made
     GraphCalls graphs_;
 };
 

@@ -1,9 +1,12 @@
 // What becomes of frozen parameters between calls; part of compiled_function.h.
 //
 // Folded and packed weights are kept while their parameters stay what they are. Large matmuls' are
-// packed in the second call only: the packed copies are as big as the model, and to have the
-// system clear that much memory takes longer than the rest of a first call. Until then products
-// read the weights as they lie. A parameter that changes at every call is not kept frozen.
+// packed later: the packed copies are as big as the model, and to have the system clear that much
+// memory takes longer than the rest of a first call. Until then products read the weights as they
+// lie. The second call that finds them as they were has the packed form compiled, and memory
+// cleared for it, in the background; the first call after that packs and goes over. Nothing but
+// calls reads a tensor. A parameter that changes at every call is not kept frozen.
+#include <ATen/Context.h>
 #include <c10/util/SmallVector.h>
 
 #include "passes/facts.h"
@@ -35,14 +38,43 @@ bool CompiledFunction::should_pack_later() const {
 }
 
 bool CompiledFunction::pack_if_unchanged(std::span<c10::TensorImpl* const> inputs) {
+    using State = runtime::PendingProgram::State;
     std::unique_lock lock(mutex_);
+    if (!packs_later_.load(std::memory_order_relaxed)) return false;
+    if (packing_ && packing_->state() == State::Pending) return false;
     std::vector<InputState> states;
     for (std::size_t g = 0; g < from_caller_.size(); ++g)
         if (graph_.inputs()[g].frozen) states.push_back(state_of(*graph_input(inputs, g)));
     // Different in the first call, and while weights are being trained. (A storage may have the
     // address of one that has been freed: then packing comes early, nothing is wrong.)
-    if (std::exchange(seen_states_, states) != states) return false;
-    if (!packs_later_.exchange(false)) return false;
+    const bool rest = std::exchange(seen_states_, states) == states;
+    if (packing_ && packing_->state() == State::Stopped) packing_.reset();
+    if (packing_) {
+        if (packing_->state() == State::Done && !rest) {
+            packing_->program()->drop_reserve();  // as big as the model, and maybe not soon needed
+            return false;
+        }
+        const std::unique_ptr<runtime::PendingProgram> over = std::move(packing_);
+        packs_later_.store(false);
+        seen_states_.clear();
+        if (over->state() != State::Done) return false;
+        try {
+            variant_.store(variant_of(over->program()));
+            return true;
+        } catch (const std::exception&) {
+            return false;
+        }
+    }
+    if (!rest) return false;
+    // Whoever asks for determinism wants to know which call is the first of the other form.
+    if (!options_.background || at::globalContext().deterministicAlgorithms())
+        return pack_now(std::move(lock));
+    packing_ = compiler_->compile_later(graph_, options_for(true));
+    return false;
+}
+
+bool CompiledFunction::pack_now(std::unique_lock<std::mutex> lock) {
+    packs_later_.store(false);
     seen_states_.clear();
     const Graph graph = graph_;
     const std::shared_ptr<const Variant> before = variant_.load();
@@ -104,6 +136,7 @@ void CompiledFunction::unfreeze() {
     changes_in_a_row_.store(0);
     try {
         packs_later_.store(false);
+        packing_.reset();
         variant_.store(compile(graph_, true, nullptr, {}));
     } catch (const Error&) {
         // The frozen form goes on giving right results, only slower.

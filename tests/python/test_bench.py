@@ -70,6 +70,7 @@ def test_whole_run(tmp_path, capsys):
     assert (eager["rival"], ours["rival"]) == ("eager", "ingot")
     for one in (eager, ours):
         assert not one["failed"] and one["median_ms"] > 0 and one["peak_mib"] > 50
+        assert 0 < one["second_s"] < 60
         assert len(one["round_medians_ms"]) == 2 and 0 < one["error"] < 1e-4
     assert eager["speedup"] == 1 and ours["graphs"] == 1
     assert f"{ours['median_ms']:.2f}" in printed
