@@ -191,8 +191,36 @@ def test_one_symbolic_graph_serves_all_sizes():
     assert sizes_of(static) == [] and len(sizes_of(symbolic)) == 3
     symbolic.graph.lint()
     assert "floordiv" in symbolic.code
+
+
+def test_a_symbolic_graph_is_printed_as_a_table(capsys):
     pytest.importorskip("tabulate")
-    symbolic.graph.print_tabular()
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    def f(x, w, n):
+        return Doubled.apply(x * w).view(-1)[: x.shape[0] // 2], x.new_ones(n - 1)
+
+    backend = RecordingBackend()
+    compiled = ingot.compile(f, backend=backend)
+    w = torch.randn(1, requires_grad=True)
+    for rows, n in ((4, 5), (6, 7)):
+        compiled(torch.randn(rows, 3), w, n)
+    backend.graphs[-1].graph.print_tabular()
+    head, line, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["opcode", "name", "target", "args", "kwargs"] and set(line) <= set("- ")
+    kinds = [row.split()[0] for row in rows]
+    assert kinds.count("placeholder") == len(sizes_of(backend.graphs[-1])) + 2
+    assert kinds[-1] == "output" and set(kinds[:-1]) == {"placeholder", "call_function"}
+    for part in ("floordiv", "sub", "Doubled_apply", "aten.view.default", "aten.new_ones.default"):
+        assert any(part in row for row in rows), part
 
 
 def test_dynamic_and_its_marks():
