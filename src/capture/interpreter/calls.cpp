@@ -101,8 +101,16 @@ Step Evaluator::call_function_ex(int flags) {
     }
     if (!PyTuple_CheckExact(arguments)) {
         if (!check_expandable(function, arguments)) return Step::error;
-        PyObject* tuple = PySequence_Tuple(arguments);
-        if (tuple == nullptr) return Step::error;
+        // Its items come out of something that others may read, too, or out of a generator.
+        PyObject* tuple = nullptr;
+        bool taken = perform_effect({Operation::unpack, -2, {&arguments, 1}}, [&] {
+            tuple = PySequence_Tuple(arguments);
+            return tuple != nullptr;
+        });
+        if (!taken) {
+            Py_XDECREF(tuple);
+            return failed();
+        }
         Py_SETREF(arguments, tuple);
     }
     PyObject* operands[] = {function, arguments, has_keywords ? keywords : nullptr};

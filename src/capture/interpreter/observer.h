@@ -64,7 +64,7 @@ enum class Verdict : std::uint8_t {
 /// | is_none         | operand                           | -          | 1: `is not None`   | bool   |
 /// | iterate         | iterable                          | -          | -                  | iterator |
 /// | next            | iterator                          | -          | -                  | item; nullptr: the end |
-/// | unpack          | iterable                          | -          | count, -1: starred | -      |
+/// | unpack          | iterable                          | -          | count, -1: starred, -2: arguments | - |
 /// | extend_list     | list, iterable                    | -          | -                  | -      |
 /// | extend_set      | set, iterable                     | -          | -                  | -      |
 /// | extend_dict     | dict, mapping                     | -          | 1: of a call       | -      |
