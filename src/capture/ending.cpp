@@ -55,14 +55,36 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
         recorder_->refuse_gradients();
     }
     world_ = std::make_unique<World>(
-        segment_->guards, std::move(met),
+        segment_->guards, constants_, std::move(met),
         [this](PyObject* o, std::int32_t node) { met_tensor(o, node); },
         [this](PyObject* number, const std::string& path,
                const std::function<std::int32_t()>& add_node) {
             return met_number(number, path, add_node, false);
-        });
+        },
+        [this](PyObject* tuple, const std::string& path) { return varies(tuple, path); });
     ++context_.counters.recordings;
     began_ = Clock::now();
+}
+
+bool Recording::varies(PyObject* tuple, const std::string& path) {
+    const std::span<PyObject* const> items(PySequence_Fast_ITEMS(tuple),
+                                           static_cast<std::size_t>(PyTuple_GET_SIZE(tuple)));
+    const auto is_number = [](PyObject* o) {
+        return PyLong_CheckExact(o) || PyFloat_CheckExact(o);
+    };
+    if (!std::ranges::all_of(items, is_plain_constant) || std::ranges::none_of(items, is_number))
+        return false;
+    bool first = false;
+    const bool varied = history().varies(path, tuple, context_.dynamic, first);
+    // What its numbers were decides which of them change.
+    for (std::size_t i = 0; first && i < items.size(); ++i) {
+        const std::string way = World::path_within(path, Reach::Item, static_cast<Py_ssize_t>(i));
+        if (PyFloat_CheckExact(items[i]))
+            (void)history().float_of(way, PyFloat_AS_DOUBLE(items[i]), Dynamic::WhenChanged);
+        else if (const auto number = numbers_->value_of(items[i]))
+            (void)history().number_of(way, number->as_int_unchecked(), Dynamic::WhenChanged);
+    }
+    return varied;
 }
 
 void Recording::note_reason(const std::string& reason) {

@@ -188,6 +188,7 @@ Verdict Recording::entered(Frame frame, Entry entry) {
 Verdict Recording::enter(Frame frame, Entry entry) {
     auto* function = reinterpret_cast<PyObject*>(frame.function());
     try {
+        constants_.add(frame.code(), [this](PyObject* tuple) { numbers_->specialise(tuple); });
         if (function == nullptr) return Verdict::run;
         if (world_->find(function) == nullptr && entry == Entry::called) {
             // A special method: found by C code in the class of the first argument.

@@ -188,6 +188,8 @@ class Recording final : public Observer {
     /// node that reaches it. `argument`: it came with the call itself.
     PyObject* met_number(PyObject* value, const std::string& path,
                          const std::function<std::int32_t()>& add_node, bool argument);
+    /// Whether a tuple of numbers that a pinned container holds is another one at other calls.
+    bool varies(PyObject* tuple, const std::string& path);
     /// A tensor came with the call: some of its sizes may be symbolic.
     void met_tensor(PyObject* tensor, std::int32_t node);
     SizeHistory& history() { return context_.tree->histories[list_.get()]; }
@@ -233,6 +235,7 @@ class Recording final : public Observer {
     std::shared_ptr<Segment> segment_;
     Histories histories_;
     Backwards backwards_;
+    TupleConstants constants_;
     std::unique_ptr<World> world_;
     std::unique_ptr<trace::Recorder> recorder_;
     std::unique_ptr<Numbers> numbers_;

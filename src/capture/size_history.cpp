@@ -3,8 +3,6 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
-#include "capture/ref.h"
-
 namespace ingot::capture {
 namespace {
 
@@ -121,6 +119,14 @@ std::string SizeHistory::float_of(const std::string& path, double value, Dynamic
     std::string name = "f" + std::to_string(float_paths_.size());
     float_paths_[name] = path;
     return name;
+}
+
+bool SizeHistory::varies(const std::string& path, PyObject* tuple, Dynamic dynamic, bool& first) {
+    const auto [it, fresh] = tuples_.try_emplace(path, Ref::borrow(tuple), false);
+    auto& [seen, varied] = it->second;
+    first = fresh;
+    varied = varied || seen.get() != tuple;
+    return varied && dynamic != Dynamic::Never && !(fixed_ && floats_fixed_);
 }
 
 void SizeHistory::fix(const std::string& symbol) {

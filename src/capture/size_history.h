@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "capture/ref.h"
 #include "trace/recorder.h"
 
 namespace ingot::capture {
@@ -29,6 +30,9 @@ class SizeHistory {
     trace::SymbolicSize number_of(const std::string& path, std::int64_t value, Dynamic dynamic);
     /// The same for a float: a name if it is an input of the program now.
     std::string float_of(const std::string& path, double value, Dynamic dynamic);
+    /// Whether the tuple that a pinned container holds is not always the same one; `first`: nothing
+    /// was known of it.
+    bool varies(const std::string& path, PyObject* tuple, Dynamic dynamic, bool& first);
     /// Whether a symbol is of `mark_dynamic`, which the program must not fix.
     static bool is_marked(const std::string& symbol) { return symbol.starts_with('m'); }
     /// A recording has needed the number of this symbol: from now on it is fixed.
@@ -49,6 +53,8 @@ class SizeHistory {
     };
 
     bool fixed_ = false, floats_fixed_ = false;
+    std::map<std::string, std::pair<Ref, bool>>
+        tuples_;                                      // by path: as seen first; whether it varies
     std::map<std::string, Float> floats_;             // by path
     std::map<std::string, std::string> float_paths_;  // by name
     std::map<std::string, std::vector<std::int64_t>> seen_;

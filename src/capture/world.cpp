@@ -133,19 +133,41 @@ std::int32_t World::node_of_pinned(PyObject* container, const Known& known) {
 
 PyObject* World::number_in(PyObject* container, const Known& known, Reach reach, Py_ssize_t index,
                            PyObject* key, PyObject* value) {
-    if (!counted_ || value == nullptr || !(PyLong_CheckExact(value) || PyFloat_CheckExact(value)))
-        return nullptr;
+    if (!counted_ || value == nullptr) return nullptr;
+    const bool tuple = PyTuple_CheckExact(value) && !known.dynamic();
+    if (!tuple && !PyLong_CheckExact(value) && !PyFloat_CheckExact(value)) return nullptr;
     // A pinned container is the same at each recording.
-    std::string path = known.dynamic()
-                           ? guards_.key(known.place)
-                           : "at " + std::to_string(reinterpret_cast<std::uintptr_t>(container));
-    path += "/" + std::to_string(static_cast<int>(reach)) + ":" + std::to_string(index);
-    if (key != nullptr) path += ":" + text_of_value(key);
-    return counted_(value, path, [&] {
+    std::string path;
+    if (const auto own = own_tuples_.find(container); own != own_tuples_.end())
+        path = own->second;
+    else if (known.dynamic())
+        path = guards_.key(known.place);
+    else
+        path = "at " + std::to_string(reinterpret_cast<std::uintptr_t>(container));
+    path = path_within(path, reach, index, key);
+    const auto node_for = [&](PyObject* object) {
         Known parent = known;
         if (!known.dynamic()) parent.node = node_of_pinned(container, known);
-        return add_node(parent, reach, index, key, value);
-    });
+        return add_node(parent, reach, index, key, object);
+    };
+    if (!tuple) return counted_(value, path, [&] { return node_for(value); });
+    if (!varied_ || find(value) != nullptr || !varied_(value, path)) return nullptr;
+    // A tuple of its own, too: the code may have the other one among its constants.
+    Ref own = Ref::steal(PyTuple_New(PyTuple_GET_SIZE(value)));
+    if (!own) throw Puzzle("no memory");
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i)
+        PyTuple_SET_ITEM(own.get(), i, Py_NewRef(PyTuple_GET_ITEM(value, i)));
+    own_tuples_[own.get()] = std::move(path);
+    (void)node_for(own.get());  // which holds it
+    return own.get();
+}
+
+std::string World::path_within(const std::string& path, Reach reach, Py_ssize_t index,
+                               PyObject* key) {
+    std::string inner =
+        path + "/" + std::to_string(static_cast<int>(reach)) + ":" + std::to_string(index);
+    if (key != nullptr) inner += ":" + text_of_value(key);
+    return inner;
 }
 
 Origin World::origin_of(PyObject* object) const {

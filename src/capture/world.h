@@ -59,6 +59,21 @@ class LentNumbers {
     std::vector<Loan> loans_;
 };
 
+/// The tuples among the constants of the code that runs. CPython has one object for all equal
+/// constants of a file, so that such a tuple may also come with the call, or be held by something:
+/// its items are not replaced, as the code would read a number that changes in a constant's place.
+class TupleConstants {
+  public:
+    /// `met` is told of each tuple that is new.
+    void add(PyCodeObject* code, const std::function<void(PyObject*)>& met);
+    bool contains(PyObject* tuple) const { return tuples_.contains(tuple); }
+
+  private:
+    void add_tuple(PyObject* tuple, const std::function<void(PyObject*)>& met);
+    std::unordered_map<PyObject*, Ref> codes_;
+    std::unordered_set<PyObject*> tuples_;
+};
+
 class World {
   public:
     /// `met` is told of each tensor that becomes known.
@@ -68,14 +83,25 @@ class World {
     /// there, equal but of its own, if the number may be another at the next call; else nullptr.
     using Counted = std::function<PyObject*(PyObject*, const std::string&,
                                             const std::function<std::int32_t()>&)>;
-    explicit World(GuardSet& guards, std::function<void(PyObject*)> met = {},
-                   std::function<void(PyObject*, std::int32_t)> sized = {}, Counted counted = {})
+    /// `varied` is asked of each tuple in a pinned container: whether there are others at other
+    /// calls, so that it counts as one that comes with the call.
+    using Varied = std::function<bool(PyObject*, const std::string&)>;
+    World(GuardSet& guards, const TupleConstants& constants,
+          std::function<void(PyObject*)> met = {},
+          std::function<void(PyObject*, std::int32_t)> sized = {}, Counted counted = {},
+          Varied varied = {})
         : guards_(guards),
+          constants_(constants),
           met_(std::move(met)),
           sized_(std::move(sized)),
-          counted_(std::move(counted)) {}
+          counted_(std::move(counted)),
+          varied_(std::move(varied)) {}
     World(const World&) = delete;
     World& operator=(const World&) = delete;
+
+    /// The way to a part of what is reached by `path`, as `counted` and `varied` are given it.
+    static std::string path_within(const std::string& path, Reach reach, Py_ssize_t index,
+                                   PyObject* key = nullptr);
 
     /// A value that comes with the call.
     std::int32_t add_slot(Py_ssize_t index, PyObject* value, const std::string& name);
@@ -153,7 +179,8 @@ class World {
     std::int32_t add_place(Place place);
     std::int32_t add_node(const Known& parent, Reach reach, Py_ssize_t index, PyObject* key,
                           PyObject* value);
-    /// The object of its own for a number that changes, which the caller puts into the container.
+    /// The object of its own for a number, or in a pinned container a tuple of them, that changes:
+    /// the caller puts it there.
     PyObject* number_in(PyObject* container, const Known& known, Reach reach, Py_ssize_t index,
                         PyObject* key, PyObject* value);
     /// A node for a pinned container, so that what is in it can be one.
@@ -174,9 +201,12 @@ class World {
     std::string describe(PyObject* object) const;
 
     GuardSet& guards_;
+    const TupleConstants& constants_;
     std::function<void(PyObject*)> met_;
     std::function<void(PyObject*, std::int32_t)> sized_;
     Counted counted_;
+    Varied varied_;
+    std::unordered_map<PyObject*, std::string> own_tuples_;  // made here: the ways to them
     std::unordered_map<PyObject*, std::int32_t> pinned_nodes_;
     std::unordered_map<PyObject*, Known> known_;
     std::vector<Ref> held_;

@@ -14,6 +14,20 @@ void LentNumbers::lend(PyObject* tuple, Py_ssize_t index, PyObject* number) {
     loans_.push_back({Ref::borrow(tuple), index, std::move(item), Ref::borrow(number)});
 }
 
+void TupleConstants::add(PyCodeObject* code, const std::function<void(PyObject*)>& met) {
+    auto* object = reinterpret_cast<PyObject*>(code);
+    if (!codes_.try_emplace(object, Ref::borrow(object)).second) return;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_consts); ++i)
+        add_tuple(PyTuple_GET_ITEM(code->co_consts, i), met);
+}
+
+void TupleConstants::add_tuple(PyObject* tuple, const std::function<void(PyObject*)>& met) {
+    if (!PyTuple_CheckExact(tuple) || !tuples_.insert(tuple).second) return;
+    met(tuple);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
+        add_tuple(PyTuple_GET_ITEM(tuple, i), met);
+}
+
 LentNumbers::~LentNumbers() {
     for (Loan& loan : loans_) {
         if (PyTuple_GET_ITEM(loan.tuple.get(), loan.index) != loan.number.get()) continue;
@@ -67,7 +81,8 @@ void World::read_whole_sequence(PyObject* o, int depth) {
         // The object of its own that a number which changes gets. A tuple that comes with the call
         // holds it until the segment ends.
         const auto own_number = [&](Py_ssize_t i) -> PyObject* {
-            if (!PyList_CheckExact(o) && !(tuple && known.dynamic())) return nullptr;
+            const bool lends = tuple && known.dynamic() && !constants_.contains(o);
+            if (!PyList_CheckExact(o) && !lends) return nullptr;
             PyObject* own = number_in(o, known, Reach::Item, i, nullptr, item(i));
             if (own == nullptr) return nullptr;
             if (tuple)
@@ -96,7 +111,10 @@ void World::read_whole_sequence(PyObject* o, int depth) {
             for (Py_ssize_t i = 0; i < size; ++i) {
                 if (PyObject* own = own_number(i)) {
                     PinnedRead read;
-                    read.demand.check = PyFloat_CheckExact(own) ? Check::Float : Check::Integer;
+                    if (PyTuple_CheckExact(own))
+                        read.demand = demand_for(own, true);
+                    else
+                        read.demand.check = PyFloat_CheckExact(own) ? Check::Float : Check::Integer;
                     l.items.push_back(Ref::borrow(own));
                     l.reads.push_back(std::move(read));
                     continue;
