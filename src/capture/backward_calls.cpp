@@ -1,6 +1,8 @@
 // A call of PyTorch's engine while recording; see backwards.h.
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <functional>
+
 #include "bindings/errors.h"
 #include "bindings/lock.h"
 #include "capture/objects.h"
@@ -11,8 +13,8 @@ namespace ingot::capture {
 namespace {
 
 /// The tensors of a tuple; `stand_in`: what takes the place of one.
-template <class StandIn>
-std::vector<at::Tensor> tensors_of(PyObject* tuple, StandIn&& stand_in) {
+std::vector<at::Tensor> tensors_of(PyObject* tuple,
+                                   const std::function<at::Tensor(PyObject*)>& stand_in) {
     if (tuple == nullptr || !PyTuple_Check(tuple)) throw Puzzle("a backward of something else");
     std::vector<at::Tensor> found;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
@@ -69,15 +71,17 @@ BackwardCall Recording::parse_backward(const Event& event) const {
         PyErr_Clear();
         throw Puzzle("a call of the autograd engine");
     }
-    const auto stand_in = [&](PyObject* o) {
+    const std::function<at::Tensor(PyObject*)> stand_in = [&](PyObject* o) {
         const Ref other = numbers_->stand_in(o);
         return THPVariable_Unpack(other ? other.get() : o);
     };
-    const auto itself = [](PyObject* o) { return THPVariable_Unpack(o); };
+    const std::function<at::Tensor(PyObject*)> itself = [](PyObject* o) {
+        return THPVariable_Unpack(o);
+    };
     BackwardCall call;
     call.roots = tensors_of(roots, itself);
     call.tangents = tensors_of(tangents, stand_in);
-    if (inputs != nullptr) call.inputs = tensors_of(inputs, itself);
+    if (inputs != nullptr) call.inputs = tensors_of(inputs, accumulates != 0 ? itself : stand_in);
     call.keeps = keeps != 0;
     call.creates = creates != 0;
     call.may_miss = may_miss != 0;

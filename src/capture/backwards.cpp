@@ -111,6 +111,17 @@ std::string Backwards::obstacle(const at::Tensor& root, const trace::Recorder& r
     return {};
 }
 
+/// A tensor of symbolic sizes is a leaf by its promise (trace/recorder.h): its `grad` is not the
+/// promise's, and what was given the tensor itself has another part of its gradient. Its sizes are
+/// numbers from the next recording on.
+void Backwards::refuse_symbolic(const at::Tensor& leaf, const BackwardCall& call,
+                                const trace::Recorder& recorder) {
+    const at::Tensor promise = recorder.owns(leaf) ? leaf : recorder.leaf_for(leaf);
+    if (!promise.defined() || (promise.is_same(leaf) && !call.accumulates)) return;
+    (void)trace::concrete(promise.sym_sizes());
+    throw Puzzle("a backward to an input whose sizes change");
+}
+
 Backwards::Walk Backwards::walk(const BackwardCall& call, const trace::Recorder& recorder,
                                 const Histories& histories) const {
     for (const at::Tensor& root : call.roots)
@@ -130,6 +141,7 @@ Backwards::Walk Backwards::walk(const BackwardCall& call, const trace::Recorder&
         }
         if (histories.true_leaf(leaf->variable))
             throw Puzzle("a backward into a history from outside, or with hooks");
+        refuse_symbolic(leaf->variable, call, recorder);
         if (call.accumulates && call.inputs.empty()) w.targets.push_back(leaf->variable);
     }
     if (!call.inputs.empty()) w.targets = call.inputs;

@@ -72,6 +72,9 @@ class Backwards {
     static void release(const at::Tensor& tensor);
 
   private:
+    static void refuse_symbolic(const at::Tensor& leaf, const BackwardCall& call,
+                                const trace::Recorder& recorder);
+
     bool any_ = false;
     std::unordered_map<const torch::autograd::Node*, NodePtr> spent_;
     std::vector<at::Tensor> leaves_;  // whose `grad` was set

@@ -108,8 +108,10 @@ void Recording::met_tensor(PyObject* tensor, std::int32_t node) {
     const at::Tensor& t = THPVariable_Unpack(tensor);
     if (t.is_cuda()) numbers_->found_gpu(t.device());
     GuardSet& guards = segment_->guards;
-    if (!THPVariable_CheckExact(tensor) || t.requires_grad() || t.is_inference() ||
-        recorder_->owns(t))
+    // A backend's graph gets such tensors with numbers for sizes.
+    const bool differentiable = context_.settings.training && context_.backend == nullptr;
+    if (!THPVariable_CheckExact(tensor) || (t.requires_grad() && !differentiable) ||
+        t.is_inference() || recorder_->owns(t))
         return;
     TensorFacts& facts = *guards.nodes[static_cast<std::size_t>(node)].demand.tensor;
     if (numbers_->has_symbolic_sizes(tensor)) {  // a guard says that it is the same object

@@ -110,9 +110,11 @@ class JointRecorder {
         std::vector<at::Tensor> leaves;
         for (std::size_t i = 0; i < state_.inputs.size(); ++i)
             if (state_.inputs[i].promise.requires_grad()) {
-                // PyTorch's graph knows a tensor that was met as it is, not by its promise.
-                leaves.push_back(is_given_by_caller(i) ? state_.kept_[i]
-                                                       : state_.inputs[i].promise);
+                // PyTorch's graph knows a tensor that was met as it is, not by its promise, unless
+                // its sizes are symbolic.
+                const at::Tensor& promise = state_.inputs[i].promise;
+                const bool itself = is_given_by_caller(i) && !is_own_leaf(promise);
+                leaves.push_back(itself ? state_.kept_[i] : promise);
                 out_.gradients.push_back({static_cast<std::int32_t>(i), {}, {}});
             }
         if (roots_.empty() || leaves.empty()) throw NotSupported("nothing needs a gradient");
@@ -155,6 +157,13 @@ class JointRecorder {
         std::vector<const Node*> accumulators;
         for (const at::Tensor& leaf : leaves)
             accumulators.push_back(torch::autograd::impl::gradient_edge(leaf).function.get());
+        // Operators may have been given the tensor all the same: the gradient is in two parts then.
+        std::unordered_set<const Node*> others;
+        for (std::size_t i = 0; i < state_.inputs.size(); ++i)
+            if (is_given_by_caller(i) && is_own_leaf(state_.inputs[i].promise))
+                others.insert(
+                    torch::autograd::impl::try_get_grad_accumulator(state_.kept_[i]).get());
+        others.erase(nullptr);
         for (const at::Tensor& root : roots_) {
             std::unordered_set<const Node*> seen;
             std::vector<const Node*> stack{
@@ -163,6 +172,10 @@ class JointRecorder {
                 const Node* node = stack.back();
                 stack.pop_back();
                 if (node == nullptr || !seen.insert(node).second) continue;
+                if (others.contains(node))
+                    throw NotSupported(
+                        "a tensor of symbolic sizes needs a gradient and is used "
+                        "as it is");
                 for (const auto& edge : node->next_edges()) stack.push_back(edge.function.get());
             }
             for (std::size_t i = 0; i < leaves.size(); ++i)

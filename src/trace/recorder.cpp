@@ -334,8 +334,15 @@ void Recorder::Scope::take_composites_apart() {
     if (!composites_) composites_ = std::make_unique<OwnComposites>();
 }
 at::Tensor Recorder::meet(const at::Tensor& real, std::span<const SymbolicSize> sizes) {
-    return state_->add_input(real, false, "met" + std::to_string(state_->inputs.size()), true,
-                             sizes, {});
+    at::Tensor promise = state_->add_input(
+        real, false, "met" + std::to_string(state_->inputs.size()), true, sizes, {});
+    if (state_->follows_gradients && real.requires_grad()) promise.set_requires_grad(true);
+    return promise;
+}
+at::Tensor Recorder::leaf_for(const at::Tensor& met) const {
+    const auto found = state_->captured_.find(met.unsafeGetTensorImpl());
+    const bool leaf = found != state_->captured_.end() && is_own_leaf(found->second);
+    return leaf ? found->second : at::Tensor();
 }
 std::shared_ptr<SymbolicSizes> Recorder::symbols() const { return state_->symbols; }
 void Recorder::set_number_reader(NumberReader read, FloatReader unwrap) {

@@ -166,8 +166,12 @@ class Recorder {
     c10::SymFloat add_float(double example, c10::Device device, at::Tensor& real);
     /// For programs that meet their inputs while they run: `real` is met now, with symbolic sizes.
     /// Where it reaches an operator itself instead of its promise, its sizes are specialised, as
-    /// what led there may have read them.
+    /// what led there may have read them. One that needs a gradient must be a leaf; where gradients
+    /// are followed its promise is one in its place.
     at::Tensor meet(const at::Tensor& real, std::span<const SymbolicSize> sizes);
+    /// The promise that is a leaf to autograd in the place of a tensor that was met; undefined: the
+    /// tensor is one itself, or none.
+    at::Tensor leaf_for(const at::Tensor& met) const;
     /// The symbolic sizes of this recording.
     std::shared_ptr<SymbolicSizes> symbols() const;
 

@@ -16,6 +16,13 @@ namespace ingot::trace {
 
 struct JointRecording;  // autograd.h
 
+/// Whether the promise of a tensor that was met is a leaf to autograd in its place: operators are
+/// given it, and not the tensor, where sizes are symbolic.
+inline bool is_own_leaf(const at::Tensor& promise) {
+    return promise.requires_grad() && promise.is_leaf() &&
+           promise.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
 class RecorderState {
   public:
     Graph graph;

@@ -1,4 +1,5 @@
-"""Numbers that cost no program: tuples that something holds, expanded arguments."""
+"""Numbers that cost no program: tuples that something holds, expanded arguments, inputs that need
+gradients."""
 
 from __future__ import annotations
 
@@ -246,3 +247,123 @@ def test_what_cannot_be_expanded_raises_as_ever():
     for _ in range(2):
         with pytest.raises(TypeError, match=r"argument after \* must be an iterable, not int"):
             compiled(torch.ones(2), 3)
+
+
+# ---- inputs that need gradients ----
+
+
+LAYER = torch.nn.Linear(8, 5)
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * x * grad
+
+
+def gradient_inside(x):
+    (g,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+    return g * x.shape[0]
+
+
+def in_place(x):
+    y = x.clone()
+    y[1:].mul_(2)
+    return y.add_(x)
+
+
+def after_a_break(x):
+    y = LAYER(x).tanh()
+    print(end="")
+    return (y * y.shape[0]).softmax(-1)
+
+
+FORMS = {
+    "pointwise": (lambda x: x.sin() * x.shape[0], 2),
+    "layer": (lambda x: LAYER(x).relu().softmax(-1), 2),
+    "views": (lambda x: (x[1:] * 2, x[0], x.t(), x), 3),
+    "products": (lambda x: x @ x.t(), 2),
+    "norm": (lambda x: F.layer_norm(x, (8,)).sum(0) + x.mean(), 2),
+    "in place": (in_place, 3),
+    "break": (after_a_break, 4),
+    "partly": (lambda x: x.detach() * x[:, :3].sum() + F.pad(x, (1, 1))[:, 1:9], 3),
+    "gradient": (gradient_inside, 4),
+    "custom": (lambda x: Square.apply(x.sin()) + x, 3),
+    # It is given the tensor itself: sizes are fixed.
+    "custom, of the input": (lambda x: Square.apply(x) + x, 12),
+}
+
+
+def gradients_of(call, x, history):
+    leaf = x.clone().requires_grad_()
+    results = call(leaf * 1.5 if history else leaf)
+    results = results if isinstance(results, tuple) else (results,)
+    loss = sum((r * (k + 1)).square().sum() for k, r in enumerate(results))
+    (grad,) = torch.autograd.grad(loss, leaf)
+    return [r.detach() for r in results], grad, [r.requires_grad for r in results]
+
+
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("name", FORMS)
+def test_sizes_of_inputs_that_need_gradients_are_free(name, history):
+    f, most = FORMS[name]
+    compiled = own(f)
+    for n in (4, 7, 5, 12, 3, 9, 2, 64):
+        x = torch.randn(n, 8)
+        for _ in range(2):
+            got, want = (gradients_of(call, x, history) for call in (compiled, f))
+            torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)
+    recordings(compiled, most)
+
+
+def test_a_backward_into_an_input_of_many_sizes():
+    def f(x, w):
+        loss = (x @ w).sin().sum()
+        loss.backward()
+        return loss.detach() * x.shape[0]
+
+    compiled = own(f)
+    for n in (4, 7, 5, 4, 9):
+        base = torch.randn(n, 8)
+        results = []
+        for call in (compiled, f):
+            torch.manual_seed(0)
+            x, w = base.clone().requires_grad_(), torch.randn(8, 3, requires_grad=True)
+            results.append((call(x, w), x.grad, w.grad))
+        torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+
+
+def test_double_backward_at_many_sizes():
+    def f(x):
+        return (LAYER(x).sin() * x.shape[0]).sum()
+
+    compiled = own(f)
+    for n in (4, 7, 5, 12):
+        base, results = torch.randn(n, 8), []
+        for call in (compiled, f):
+            x = base.clone().requires_grad_()
+            (first,) = torch.autograd.grad(call(x), x, create_graph=True)
+            (second,) = torch.autograd.grad(first.square().sum(), x)
+            results.append((first, second))
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+    recordings(compiled, 2)
+
+
+def test_inputs_with_and_without_gradients_in_turn():
+    compiled = own(lambda x, y: (x * y).sum(0))
+    for k, n in enumerate((4, 7, 5, 12, 3, 9, 6, 8)):
+        results = []
+        x, y = torch.randn(n, 3), torch.randn(n, 3)
+        for call in (compiled, lambda x, y: (x * y).sum(0)):
+            a, b = x.clone().requires_grad_(k % 2 == 0), y.clone().requires_grad_(k % 4 < 2)
+            out = call(a, b)
+            if out.requires_grad:
+                out.square().sum().backward()
+            results.append((out.detach(), a.grad, b.grad))
+        torch.testing.assert_close(*results)
