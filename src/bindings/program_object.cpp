@@ -9,10 +9,13 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string>
 
 #include "bindings/errors.h"
 #include "bindings/lock.h"
+#include "runtime/direct_calls.h"
 
 namespace ingot::bindings {
 namespace {
@@ -166,6 +169,18 @@ void add(runtime::CompileReport& a, const runtime::CompileReport& b) {
     for (const auto& [reason, count] : b.refused) a.refused[reason] += count;
 }
 
+/// A dict of numbers by text; null with an exception set.
+PyObject* counts(const std::map<std::string, int>& by_text) {
+    PyObject* dict = PyDict_New();
+    for (const auto& [text, count] : by_text) {
+        PyObject* number = dict == nullptr ? nullptr : PyLong_FromLong(count);
+        if (number == nullptr || PyDict_SetItemString(dict, text.c_str(), number) != 0)
+            Py_CLEAR(dict);
+        Py_XDECREF(number);
+    }
+    return dict;
+}
+
 PyObject* report(PyObject* self, PyObject*) {
     const ProgramObject* p = as_program(self);
     runtime::CompileReport r = (p->training ? p->training->forward() : *p->function).report();
@@ -181,23 +196,29 @@ PyObject* report(PyObject* self, PyObject*) {
         }
         Py_DECREF(number);
     }
-    PyObject* refused = PyDict_New();
-    for (const auto& [reason, count] : r.refused) {
-        PyObject* number = refused == nullptr ? nullptr : PyLong_FromLong(count);
-        if (number == nullptr || PyDict_SetItemString(refused, reason.c_str(), number) != 0)
-            Py_CLEAR(refused);
-        Py_XDECREF(number);
-    }
-    if (refused == nullptr) {
+    int direct = 0;
+    std::map<std::string, int> left;
+    const auto count_direct = [&](const trace::CompiledFunction& f) {
+        const auto calls = f.direct_calls();
+        if (!calls) return;
+        direct += calls->count();
+        for (const auto& [reason, count] : calls->left) left[reason] += count;
+    };
+    count_direct(p->function ? *p->function : p->training->forward());
+    if (p->training) count_direct(p->training->backward());
+    PyObject* refused = counts(r.refused);
+    PyObject* externs_left = refused == nullptr ? nullptr : counts(left);
+    if (externs_left == nullptr) {
+        Py_XDECREF(refused);
         Py_DECREF(stages);
         return nullptr;
     }
     const std::string graph = p->function ? p->function->graph_state() : p->training->graph_state();
-    return Py_BuildValue("{sNsdsisisisisisisssisN}", "stages", stages, "seconds", r.seconds(),
+    return Py_BuildValue("{sNsdsisisisisisisisNsssisN}", "stages", stages, "seconds", r.seconds(),
                          "kernels", r.kernels, "compiled", r.compiled, "from_disk", r.from_disk,
                          "from_process", r.from_process, "launches", r.launches, "externs",
-                         r.externs, "cuda_graph", graph.c_str(), "by_triton", r.from_text,
-                         "refused", refused);
+                         r.externs, "direct_externs", direct, "externs_left", externs_left,
+                         "cuda_graph", graph.c_str(), "by_triton", r.from_text, "refused", refused);
 }
 
 PyObject* release_memory(PyObject* self, PyObject*) {

@@ -5,7 +5,9 @@
 // Stands at the border of the core: nothing here knows tensors of any framework.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -64,6 +66,18 @@ class ExternCall {
     /// the program to its caller.
     virtual void run(std::span<void* const> inputs, std::span<void*> outputs,
                      std::span<std::shared_ptr<void>> owners) const = 0;
+    /// Whether what the call does follows from its layouts and the host's settings alone, so that
+    /// the work it hands to a GPU may be recorded and carried out without it.
+    virtual bool repeats() const { return false; }
+    /// Memory for the null outputs, as run() makes it, without their values.
+    virtual void make_outputs(std::span<void*>, std::span<std::shared_ptr<void>>) const {}
+};
+
+/// What recorded work uses beside the arguments of its calls, and the turns of those who carry it
+/// out: from the first to the last operation of a call nobody else's may begin.
+struct RecordedMemory {
+    virtual ~RecordedMemory() = default;
+    std::mutex turn;
 };
 
 /// Memory of a device, freed with its owner.
@@ -102,6 +116,19 @@ class DeviceHost {
     virtual DeviceMemory allocate(std::size_t bytes) const = 0;
     /// The current stream, as the driver knows it.
     virtual void* stream() const = 0;
+    /// Runs `work` with a stream of the host's own as the current one, on which what is handed to
+    /// the GPU is recorded as a graph (the driver's) and not carried out, and then `read` with it.
+    /// What `work` was lent and has given back, and what libraries keep for that stream, lies in
+    /// memory that nobody else gets as long as the result lives; it serves work on the stream that
+    /// was current before. Null, without a call of either, where that cannot be. Exceptions of
+    /// `work`, and of what cannot be recorded, pass.
+    virtual std::shared_ptr<RecordedMemory> record(const std::function<void()>& work,
+                                                   const std::function<void(void*)>& read) const {
+        static_cast<void>(work), static_cast<void>(read);
+        return nullptr;
+    }
+    /// A number that changes with the settings that libraries' calls look at.
+    virtual std::uint64_t settings() const { return 0; }
 };
 
 /// Makes ExternCalls. Throws NotSupported for a step that it cannot carry out.

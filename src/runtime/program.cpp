@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/direct_calls.h"
 #include "runtime/page_heap.h"
 
 namespace ingot::runtime {
@@ -160,11 +161,12 @@ void Instance::give_back(std::unique_ptr<Context> context, SharedArena* arena) c
     context->device_arena_ = {};
     context->lent_ = false;
     context->device_scratch_ = {};
+    context->device_results_ = {};
     std::lock_guard lock(mutex_);
     if (pool_.size() < kPooledContexts) pool_.push_back(std::move(context));
 }
 
-void Instance::run(Context& context, const Threads& threads, RunMemory* memory) const {
+void Instance::run(Context& context, const Threads& threads, RunMemory* memory, bool direct) const {
     context.error_ = kNoError;
     if (gpu_) {
         check_gpu_error();
@@ -174,7 +176,14 @@ void Instance::run(Context& context, const Threads& threads, RunMemory* memory) 
     }
     if (memory != nullptr)
         for (std::int32_t o : untouched_outputs_) context.set_output(o, memory->make_output(o));
-    if (gpu_) return run_gpu_steps(steps_, context, memory);
+    if (gpu_) {
+        const auto calls = direct ? direct_calls(context) : nullptr;
+        if (calls && memory == nullptr)
+            context.take_results(*device_, *calls);
+        else
+            context.results_base_ = nullptr;
+        return run_gpu_steps(steps_, context, memory, calls.get());
+    }
     run_steps(steps_, context, threads, memory);
 }
 
@@ -185,14 +194,15 @@ void Instance::check_gpu_error() const {
     throw Error("CUDA: an index was out of range in an earlier call of this compiled function");
 }
 
-void Instance::run_gpu_steps(const std::vector<StepRef>& steps, Context& context,
-                             RunMemory* memory) const {
+void Instance::run_gpu_steps(const std::vector<StepRef>& steps, Context& context, RunMemory* memory,
+                             const DirectCalls* direct) const {
     void* const stream = device_->stream();
     for (const StepRef& step : steps) {
         if (memory != nullptr)
             for (std::int32_t o : step.makes) context.set_output(o, memory->make_output(o));
         if (step.is_extern) {
-            run_extern(externs_[step.index], context);
+            if (direct == nullptr || !run_direct(step.index, context, *direct, stream))
+                run_extern(externs_[step.index], context);
         } else {
             const LaunchStep& l = launches_[step.index];
             gpu_->launch(l.gpu_function, l.blocks, l.instances, l.threads, l.shared, stream,
@@ -262,11 +272,18 @@ void Instance::run_extern(const ExternStepCall& step, Context& context) const {
         if (makes_own_memory(buffers[i])) outputs[i] = nullptr;
     const std::span owners(context.step_owners_.data(), step.output_count);
     step.call->run(inputs, outputs, owners);
+    adopt_results(step, context);
+}
+
+void Instance::adopt_results(const ExternStepCall& step, Context& context) const {
+    const std::int32_t* buffers = argument_buffers_.data() + step.outputs;
     for (std::uint32_t i = 0; i < step.output_count; ++i) {
-        if (!owners[i]) continue;
-        context.owners_[buffers[i]] = std::move(owners[i]);
-        owners[i].reset();
-        context.patch(buffers[i], outputs[i]);
+        std::shared_ptr<void>& owner = context.step_owners_[i];
+        if (!owner) continue;
+        context.owners_[buffers[i]] = std::move(owner);
+        owner.reset();
+        void* const data = context.arguments_[step.outputs + i];
+        if (context.table_[buffers[i]] != data) context.patch(buffers[i], data);
     }
 }
 

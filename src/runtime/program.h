@@ -12,11 +12,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "codegen/compiled.h"
 #include "runtime/cuda/driver_api.h"
+#include "runtime/cuda/recorded_work.h"
 #include "runtime/host.h"
 #include "runtime/memory.h"
 #include "schedule/plan.h"
@@ -76,6 +78,7 @@ struct FrozenState {
     std::vector<void*> pointers;  // by position in Instance's list of frozen buffers
 };
 
+class DirectCalls;
 class Instance;
 class Program;
 
@@ -117,6 +120,7 @@ class Context {
     void take_arena(const DeviceHost& device);
     void place_device_arena(void* memory);
     void take_scratch(const DeviceHost& device);
+    void take_results(const DeviceHost& device, const DirectCalls& direct);
     /// Works in `arena` from now on, which must be as big as the instance's.
     void set_arena(Block arena);
 
@@ -133,10 +137,14 @@ class Context {
     std::int64_t error_ = kNoError;
     // On a GPU: memory of the call under way, the parameters of all launches (pointers to
     // arguments_, sizes and the error word).
-    DeviceMemory device_arena_, device_scratch_;
-    bool lent_ = false;            // the arena is somebody else's
-    void* gpu_scratch_ = nullptr;  // where device_scratch_ lies
+    DeviceMemory device_arena_, device_scratch_, device_results_;
+    void* results_base_ = nullptr;  // where all placed results of direct calls lie, if they do
+    bool lent_ = false;             // the arena is somebody else's
+    void* gpu_scratch_ = nullptr;   // where device_scratch_ lies
     std::vector<void*> parameters_;
+    // What direct calls write addresses into, by extern call, and whose they are.
+    std::shared_ptr<const DirectCalls> direct_;
+    std::vector<std::optional<cuda::DirectCall::Launches>> direct_launches_;
 };
 
 /// The program for one set of sizes. Immutable apart from its caches; safe from many threads.
@@ -162,6 +170,9 @@ class Instance {
     bool may_spoil(std::size_t input) const { return may_spoil_[input]; }
     std::size_t launch_count() const { return launches_.size(); }
     std::size_t extern_count() const { return externs_.size(); }
+    /// On a GPU: which of the extern calls are carried out without their library, once that is
+    /// known (see direct_calls.h).
+    std::shared_ptr<const DirectCalls> direct() const;
 
     /// A context nobody else uses; goes back to the instance when the lease ends.
     class Lease {
@@ -195,7 +206,9 @@ class Instance {
     /// Context::error() afterwards means that the outputs are void; on the processor, the step that
     /// set it was the last one. Exceptions of extern calls
     /// pass. With `memory`, results' memory is asked for and inputs are given back on the way.
-    void run(Context& context, const Threads& threads, RunMemory* memory = nullptr) const;
+    /// `direct`: whether a GPU's extern calls may be carried out without their libraries.
+    void run(Context& context, const Threads& threads, RunMemory* memory = nullptr,
+             bool direct = true) const;
 
     /// The frozen values for the inputs as they are now: those at hand if `states` (by
     /// frozen_inputs()) are the ones they were made from, else made anew from the context's inputs.
@@ -272,8 +285,16 @@ class Instance {
     void forget_frozen() const;
     void run_steps(const std::vector<StepRef>& steps, Context& context, const Threads& threads,
                    RunMemory* memory) const;
-    void run_gpu_steps(const std::vector<StepRef>& steps, Context& context,
-                       RunMemory* memory) const;
+    void run_gpu_steps(const std::vector<StepRef>& steps, Context& context, RunMemory* memory,
+                       const DirectCalls* direct = nullptr) const;
+    bool run_direct(std::uint32_t index, Context& context, const DirectCalls& direct,
+                    void* stream) const;
+    void adopt_results(const ExternStepCall& step, Context& context) const;
+    std::shared_ptr<const DirectCalls> direct_calls(Context& context) const;
+    std::shared_ptr<const DirectCalls> learn_direct_calls(const Context& context, void* stream,
+                                                          std::uint64_t settings) const;
+    const char* why_not_direct(const ExternStepCall& step) const;
+    void place_results(DirectCalls& direct) const;
     void run_launch(const LaunchStep& launch, Context& context, const Threads& threads,
                     int available) const;
     void run_extern(const ExternStepCall& step, Context& context) const;
@@ -306,6 +327,9 @@ class Instance {
 
     mutable std::mutex mutex_;  // pool_
     mutable std::vector<std::unique_ptr<Context>> pool_;
+    mutable std::mutex direct_mutex_;  // what follows
+    mutable std::shared_ptr<const DirectCalls> direct_;
+    mutable int direct_runs_ = 0, direct_learnings_ = 0;
 };
 
 /// A plan with its machine code.

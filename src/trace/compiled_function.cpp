@@ -397,13 +397,15 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
         // Values of constants alone are frozen too, without any frozen input.
         if (instance.has_frozen_steps()) freeze(frame);
         if (frame.context->error() == kNoError) {
+            // With graphs, few calls run without one, and direct calls would keep memory for these.
+            const bool direct = !graphs_.wanted;
             if (given != nullptr) {
                 frame.outputs.resize(instance.outputs().size());
                 GivenMemory memory(*this, frame, *given);
-                instance.run(*frame.context, threads_, &memory);
+                instance.run(*frame.context, threads_, &memory, direct);
             } else {
                 bind_outputs(frame);
-                instance.run(*frame.context, threads_);
+                instance.run(*frame.context, threads_, nullptr, direct);
             }
         }
     }
@@ -569,6 +571,12 @@ void CompiledFunction::release_memory() {
 std::int64_t CompiledFunction::arena_bytes() const {
     const std::shared_ptr<const Variant> variant = variant_.load();
     return variant->fixed ? variant->fixed->instance->arena_bytes() : 0;
+}
+std::shared_ptr<const runtime::DirectCalls> CompiledFunction::direct_calls() const {
+    const std::shared_ptr<const Variant> variant = variant_.load();
+    if (variant->fixed) return variant->fixed->instance->direct();
+    std::lock_guard lock(variant->mutex);
+    return variant->recent.empty() ? nullptr : variant->recent.front()->instance->direct();
 }
 std::int64_t CompiledFunction::frozen_bytes() const {
     const std::shared_ptr<const Variant> variant = variant_.load();

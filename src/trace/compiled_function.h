@@ -102,6 +102,8 @@ class CompiledFunction {
     std::string graph_state() const;
     /// What a call needs for values that live only while it runs; 0 when sizes are symbolic.
     std::int64_t arena_bytes() const;
+    /// Calls of libraries that the latest program carries out without them; null before it knows.
+    std::shared_ptr<const runtime::DirectCalls> direct_calls() const;
     /// How often frozen values were computed.
     std::int64_t freeze_count() const { return freezes_.load(std::memory_order_relaxed); }
 

@@ -5,6 +5,7 @@
 
 #include "trace/dtypes.h"
 #include "trace/gpu.h"
+#include "trace/output_tensor.h"
 #include "trace/replay.h"
 #include "trace/tensors.h"
 #include "trace/vendor.h"
@@ -57,6 +58,15 @@ class TorchCall : public runtime::ExternCall {
         for (std::size_t i = 0; i < outputs.size(); ++i)
             place(std::move(results[i]), in, out[i], i, outputs[i], owners[i]);
     }
+    void make_outputs(std::span<void*> outputs,
+                      std::span<std::shared_ptr<void>> owners) const override {
+        for (std::size_t i = 0; i < outputs.size(); ++i) {
+            if (outputs[i] != nullptr) continue;
+            at::Tensor made = make_output(outputs_[i], device_);
+            outputs[i] = made.mutable_data_ptr();
+            owners[i] = std::make_shared<at::Tensor>(std::move(made));
+        }
+    }
 
   protected:
     virtual std::vector<at::Tensor> call(std::span<const at::Tensor> in,
@@ -107,6 +117,7 @@ class VendorCall final : public TorchCall {
     VendorCall(VendorFunction f, std::span<const Layout> inputs, std::span<const Layout> outputs,
                c10::Device device)
         : TorchCall(inputs, outputs, device), function_(std::move(f)) {}
+    bool repeats() const override { return true; }
 
   private:
     std::vector<at::Tensor> call(std::span<const at::Tensor> in,
@@ -133,6 +144,11 @@ class RecordedCall final : public TorchCall {
             Ints& numbers = operand_strides_.emplace_back();
             for (Expr e : strides) numbers.push_back(number(e, value));
         }
+    }
+    /// A library's own operators may do anything on the host, and random ones ask it each time.
+    bool repeats() const override {
+        return callee_.op.schema().name().starts_with("aten::") &&
+               !callee_.op.hasTag(at::Tag::nondeterministic_seeded);
     }
 
   private:

@@ -2,6 +2,7 @@
 #include "trace/gpu.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
@@ -13,6 +14,7 @@
 #include <cstdint>
 
 #include "ir/error.h"
+#include "trace/gpu_graph.h"
 
 namespace ingot::trace {
 namespace {
@@ -63,5 +65,36 @@ at::Tensor GpuNumber::get(double value) {
 }
 
 void* TorchGpu::stream() const { return guard_->getStreamNativeHandle(guard_->getStream(device_)); }
+
+std::shared_ptr<runtime::RecordedMemory> TorchGpu::record(
+    const std::function<void()>& work, const std::function<void(void*)>& read) const {
+    return record_gpu_work(device_, work, read);
+}
+
+std::uint64_t TorchGpu::settings() const {
+    at::Context& c = at::globalContext();
+    std::uint64_t all = 1;
+    const auto add = [&all](auto value) { all = all * 31 + static_cast<std::uint64_t>(value) + 1; };
+    try {
+        add(c.userEnabledCuDNN());
+        add(c.benchmarkCuDNN());
+        add(c.deterministicCuDNN());
+        add(c.deterministicAlgorithms());
+        add(c.userEnabledFlashSDP());
+        add(c.userEnabledMemEfficientSDP());
+        add(c.userEnabledMathSDP());
+        add(c.userEnabledCuDNNSDP());
+        add(c.blasPreferredBackend());
+        add(c.allowFP16ReductionCuBLAS());
+        add(c.allowBF16ReductionCuBLAS());
+        add(c.allowFP16AccumulationCuBLAS());
+        add(c.allowTF32CuDNN());
+        add(c.allowTF32CuBLAS());
+    } catch (const c10::Error&) {
+        // Two ways of asking for tf32 that contradict each other.
+        add(-1);
+    }
+    return all;
+}
 
 }  // namespace ingot::trace

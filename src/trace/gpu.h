@@ -23,6 +23,9 @@ class TorchGpu final : public runtime::DeviceHost {
     explicit TorchGpu(c10::Device device);
     runtime::DeviceMemory allocate(std::size_t bytes) const override;
     void* stream() const override;
+    std::shared_ptr<runtime::RecordedMemory> record(
+        const std::function<void()>& work, const std::function<void(void*)>& read) const override;
+    std::uint64_t settings() const override;
 
   private:
     c10::Device device_;

@@ -1,10 +1,13 @@
-// CUDA graphs: work that a GPU's program hands over once and that is then replayed at once. In a
-// PyTorch without CUDA there are none (gpu_graph_none.cpp).
+// Recorded work of a GPU: CUDA graphs, which a program hands over once and which are then replayed
+// at once, and recordings that are only read. In a PyTorch without CUDA there are none
+// (gpu_graph_none.cpp).
 #pragma once
 #include <c10/core/Device.h>
 
 #include <functional>
 #include <memory>
+
+#include "runtime/host.h"
 
 namespace ingot::trace {
 
@@ -32,5 +35,11 @@ class GpuGraphTurns {
 
 /// For graphs of this GPU; null where PyTorch has no CUDA.
 std::shared_ptr<GpuGraphTurns> make_gpu_graph_turns(c10::Device device);
+
+/// See runtime::DeviceHost::record. Null also where streams that are not PyTorch's are current: one
+/// that ends may leave its handle to another.
+std::shared_ptr<runtime::RecordedMemory> record_gpu_work(c10::Device device,
+                                                         const std::function<void()>& work,
+                                                         const std::function<void(void*)>& read);
 
 }  // namespace ingot::trace

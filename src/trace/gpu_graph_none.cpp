@@ -5,4 +5,9 @@ namespace ingot::trace {
 
 std::shared_ptr<GpuGraphTurns> make_gpu_graph_turns(c10::Device) { return nullptr; }
 
+std::shared_ptr<runtime::RecordedMemory> record_gpu_work(c10::Device, const std::function<void()>&,
+                                                         const std::function<void(void*)>&) {
+    return nullptr;
+}
+
 }  // namespace ingot::trace

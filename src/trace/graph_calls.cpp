@@ -271,7 +271,7 @@ void CompiledFunction::record_graph(std::span<c10::TensorImpl* const> inputs,
     const auto work = [&] {
         frame.outputs.clear();
         bind_outputs(frame);
-        instance.run(*frame.context, threads_);
+        instance.run(*frame.context, threads_, nullptr, false);
         collect(frame);
         for (std::size_t o = 0; o < slots.size(); ++o)
             if (slots[o].writes_input >= 0 && slots[o].mode != runtime::OutputMode::Done)

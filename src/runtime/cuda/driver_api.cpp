@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "ir/error.h"
+#include "runtime/cuda/driver_table.h"
 
 namespace ingot::runtime::cuda {
 
@@ -17,63 +18,8 @@ constexpr int kMultiprocessorCount = 16, kCapabilityMajor = 75, kCapabilityMinor
 constexpr int kMaxDynamicShared = 8;            // CU_FUNC_ATTRIBUTE_*
 constexpr unsigned kPortable = 1, kMapped = 2;  // CU_MEMHOSTALLOC_*
 constexpr int kInputPtx = 1;                    // CU_JIT_INPUT_PTX
-constexpr int kProgrammaticSerialization = 6;   // CU_LAUNCH_ATTRIBUTE_*
 constexpr int kOldest = 70;                     // the first capability our PTX is made for
 constexpr std::int64_t kPlainShared = 48 << 10;
-}  // namespace
-
-/// CUlaunchAttribute and CUlaunchConfig.
-struct LaunchAttribute {
-    int id;
-    alignas(8) int value;
-    char rest[60];
-};
-static_assert(sizeof(LaunchAttribute) == 72);
-struct LaunchConfig {
-    unsigned grid[3], block[3], shared;
-    Handle stream;
-    LaunchAttribute* attributes;
-    unsigned count;
-};
-
-struct DriverApi {
-    int (*init)(unsigned);
-    int (*device_get)(int*, int);
-    int (*device_get_count)(int*);
-    int (*device_get_attribute)(int*, int, int);
-    int (*primary_retain)(Handle*, int);
-    int (*context_get_current)(Handle*);
-    int (*context_set_current)(Handle);
-    int (*context_synchronize)();
-    int (*module_load)(Handle*, const void*);
-    int (*module_unload)(Handle);
-    int (*module_get_function)(Handle*, Handle, const char*);
-    int (*function_set_attribute)(Handle, int, int);
-    int (*launch_kernel)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                         unsigned, Handle, void**, void**);
-    int (*launch_kernel_ex)(const LaunchConfig*, Handle, void**, void**);  // null: an old driver
-    int (*host_alloc)(void**, std::size_t, unsigned);
-    int (*host_free)(void*);
-    int (*upload)(std::uint64_t, const void*, std::size_t);
-    int (*link_create)(unsigned, int*, void**, Handle*);
-    int (*link_add)(Handle, int, void*, std::size_t, const char*, unsigned, int*, void**);
-    int (*link_complete)(Handle, void**, std::size_t*);
-    int (*link_destroy)(Handle);
-    int (*error_name)(int, const char**);
-    int (*error_string)(int, const char**);
-
-    /// Throws Error, naming what was tried, unless `result` is success.
-    void require(int result, const char* what) const {
-        if (result == 0) return;
-        const char *name = nullptr, *text = nullptr;
-        error_name(result, &name);
-        error_string(result, &text);
-        throw Error(std::string("CUDA: ") + what + ": " + (name ? name : "unknown error") + " (" +
-                    (text ? text : "no description") + ")");
-    }
-};
-
-namespace {
 
 struct Loaded {
     DriverApi api{};
@@ -120,6 +66,19 @@ Loaded load_driver() {
         return out;
     }
     bind(library, "cuLaunchKernelEx", a.launch_kernel_ex);
+    a.reads_graphs = a.launch_kernel_ex != nullptr && bind(library, "cuMemsetD8Async", a.fill_8) &&
+                     bind(library, "cuMemsetD16Async", a.fill_16) &&
+                     bind(library, "cuMemsetD32Async", a.fill_32) &&
+                     bind(library, "cuStreamIsCapturing", a.stream_is_capturing) &&
+                     bind(library, "cuStreamGetCaptureInfo_v3", a.stream_capture_info) &&
+                     bind(library, "cuGraphGetNodes", a.graph_nodes) &&
+                     bind(library, "cuGraphNodeGetType", a.node_type) &&
+                     bind(library, "cuGraphNodeGetDependencies_v2", a.node_dependencies) &&
+                     bind(library, "cuGraphKernelNodeGetParams_v2", a.kernel_node) &&
+                     bind(library, "cuGraphKernelNodeGetAttribute", a.kernel_node_attribute) &&
+                     bind(library, "cuGraphMemsetNodeGetParams", a.fill_node) &&
+                     bind(library, "cuFuncGetParamInfo", a.function_parameter) &&
+                     bind(library, "cuKernelGetFunction", a.kernel_function);
     if (const int result = a.init(0); result != 0) {
         const char* name = nullptr;
         a.error_name(result, &name);
