@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <unordered_set>
 
 #include "passes/facts.h"
 #include "passes/max_flow.h"
@@ -18,6 +19,7 @@ namespace {
 
 constexpr double kUnknownSize = 4096;  // stands for a symbolic size
 constexpr double kDropped = 0.2;       // of the images that convolutions read
+constexpr int kCarriedFrom = 3;        // terms of a sum: a branch with its bias has fewer
 
 double count(const Sizes& sizes) {
     double n = 1;
@@ -211,7 +213,34 @@ class Partitioner {
             if (seen)
                 for (ValueId v : n.operands) kept_[v] = of_data[v];
         }
+        keep_carried_sums();
         drop_largest_images();
+    }
+    /// A sum that is carried from layer to layer, each adding to it, is written for the next one.
+    /// Were it computed again, the backward would begin with all of them at once.
+    void keep_carried_sums() {
+        std::vector<int> terms(g_.values().size(), 0);
+        const auto source = [&](ValueId v) {
+            for (NodeId p = g_.values()[v].producer; p != kNone; p = g_.values()[v].producer) {
+                const Node& n = g_.node(p);
+                if (n.prim != Prim::Convert && !is_movement(n.prim)) break;
+                v = n.operands[0];
+            }
+            return v;
+        };
+        for (const Node& n : g_.nodes()) {
+            if (n.prim != Prim::Add || tangent_[n.results[0]] || !needed_[n.results[0]]) continue;
+            int most = 0;
+            ValueId carried = kNone;
+            for (ValueId o : n.operands) {
+                const ValueId v = source(o);
+                if (terms[v] <= most || g_.type(v).sizes != g_.type(n.results[0]).sizes) continue;
+                most = terms[v];
+                carried = v;
+            }
+            terms[n.results[0]] = most + 1;
+            if (most >= kCarriedFrom) kept_[carried] = in_memory_[carried] = true;
+        }
     }
     /// Images are most of a convolutional network's memory: the largest that convolutions read,
     /// kDropped of all those bytes, are computed again after all.
@@ -229,11 +258,40 @@ class Partitioner {
         }
         std::ranges::stable_sort(images, std::greater<>{},
                                  [&](ValueId v) { return bytes_of(g_.type(v)); });
+        std::vector<bool> needed(g_.values().size(), false);  // by a dropped one
+        dropped_.assign(g_.values().size(), false);
         for (ValueId v : images) {
             if (dropped >= kDropped * total) return;
+            // One that takes part in another's computation would be there as long as that one.
+            if (needed[v]) continue;
+            std::vector<ValueId> path;
+            if (!ends_at_kept(v, path)) continue;
+            for (ValueId p : path) needed[p] = true;
             kept_[v] = false;
+            dropped_[v] = true;
             dropped += bytes_of(g_.type(v));
         }
+    }
+    /// Whether `v` can be computed again without another image that is: then with the kept values
+    /// that are read for it in `path`.
+    bool ends_at_kept(ValueId v, std::vector<ValueId>& path) const {
+        std::unordered_set<ValueId> seen;
+        std::vector<ValueId> stack{v};
+        while (!stack.empty()) {
+            const ValueId at = stack.back();
+            stack.pop_back();
+            const NodeId made = g_.values()[at].producer;
+            if (made == kNone || !is_cheap(g_.node(made))) continue;
+            for (ValueId o : g_.node(made).operands) {
+                if (!seen.insert(o).second) continue;
+                if (dropped_[o]) return false;
+                if (kept_[o])
+                    path.push_back(o);
+                else
+                    stack.push_back(o);
+            }
+        }
+        return true;
     }
     bool keeps(const Node& n) const {
         return !kept_.empty() && !is_movement(n.prim) && n.results.size() == 1 &&
@@ -627,6 +685,7 @@ class Partitioner {
     std::vector<bool> needed_;     // the forward's outputs and effects depend on it
     std::vector<bool> read_;       // a node of the backward reads it
     std::vector<bool> kept_;       // saved rather than computed again; empty: none
+    std::vector<bool> dropped_;    // of the kept: computed again after all
     std::vector<bool> in_memory_;  // the forward writes it to memory anyway
     std::vector<int> distance_;
     std::vector<bool> saved_, recomputed_;

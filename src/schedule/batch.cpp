@@ -2,6 +2,7 @@
 #include "schedule/batch.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 
@@ -12,6 +13,7 @@ namespace {
 constexpr std::size_t kFarthest = 256;                    // steps that one moves past
 constexpr std::size_t kPointers = 480;                    // that a launch takes as parameters
 constexpr std::int64_t kWaiting = std::int64_t{2} << 20;  // bytes that may wait for a later step
+constexpr std::int64_t kEarly = std::int64_t{8} << 20;    // that may be made before they are read
 
 using Buffers = std::vector<std::int32_t>;
 
@@ -86,7 +88,7 @@ class Batcher {
             const std::size_t at = latest->second;
             Placed& before = out_[at];
             if (out_.size() - at <= kFarthest && has_room(before, p) && !before.conflicts(p)) {
-                if (free_behind(at, p)) {
+                if (free_behind(at, p) && bytes_of(p.writes) <= kEarly) {
                     join(before, p);
                     return;
                 }
@@ -115,15 +117,18 @@ class Batcher {
     }
 
     /// What a step reads is kept until it runs; inputs and outputs are anyway.
-    bool waits_with_little(const Placed& p) const {
+    bool waits_with_little(const Placed& p) const { return bytes_of(p.reads) <= kWaiting; }
+
+    /// Of those buffers that live only for a while.
+    std::int64_t bytes_of(const Buffers& buffers) const {
         std::int64_t bytes = 0;
-        for (std::int32_t b : p.reads) {
+        for (std::int32_t b : buffers) {
             const Buffer& buffer = plan_.buffers[static_cast<std::size_t>(b)];
             if (buffer.place != BufferPlace::Arena && buffer.place != BufferPlace::Extern) continue;
-            if (!buffer.bytes.is_constant()) return false;
+            if (!buffer.bytes.is_constant()) return std::numeric_limits<std::int64_t>::max();
             bytes += buffer.bytes.constant();
         }
-        return bytes <= kWaiting;
+        return bytes;
     }
 
     static void join(Placed& into, Placed& p) {

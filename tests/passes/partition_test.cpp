@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -124,6 +125,83 @@ TEST(Partition, TextCases) {
         if (bless) std::ofstream(entry.path()) << whole;
     }
     EXPECT_GT(cases, 0u);
+}
+
+std::size_t count_of(const Graph& g, Prim prim) {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(g.nodes(), [&](const Node& n) { return n.prim == prim; }));
+}
+
+/// The partition with and without values that are kept because the forward has them in memory;
+/// input 1 is a parameter and input 2 the tangent.
+std::pair<Partition, Partition> with_and_without_kept(const std::string& text) {
+    const Graph joint = parse_graph(text);
+    verify(joint);
+    PartitionQuery query;
+    query.forward_outputs = 1;
+    query.tangents = {2};
+    query.readable_in_backward.assign(3, true);
+    Partition without = partition(joint, query);
+    query.parameters = {false, true, false};
+    Partition with = partition(joint, query);
+    expect_same_meaning(joint, query, with);
+    return {std::move(with), std::move(without)};
+}
+
+TEST(Partition, KeepsSumsThatAreCarriedFromLayerToLayer) {
+    std::string text = "graph(%x0: f32[4, 4], %w: f32[4, 4], %g: f32[4, 4]) {\n";
+    constexpr int kLayers = 8;
+    for (int k = 1; k <= kLayers; ++k) {
+        const std::string now = std::to_string(k), before = std::to_string(k - 1);
+        text += "  %n" + now + " = sin(%x" + before + ")\n  %b" + now + " = matmul(%n" + now +
+                ", %w)\n  %x" + now + " = add(%x" + before + ", %b" + now + ")\n";
+    }
+    text += "  %y = exp(%x" + std::to_string(kLayers) + ")\n";
+    for (int k = kLayers; k > 0; --k)
+        text += "  %c" + std::to_string(k) + " = cos(%x" + std::to_string(k) + ")\n  %d" +
+                std::to_string(k) + " = mul(%c" + std::to_string(k) + ", " +
+                (k == kLayers ? "%g" : "%d" + std::to_string(k + 1)) + ")\n";
+    const auto [with, without] = with_and_without_kept(text + "  return %y, %d1\n}\n");
+    EXPECT_EQ(count_of(without.backward, Prim::Add), kLayers);
+    EXPECT_LE(count_of(with.backward, Prim::Add), 3u);  // the first and the last ones
+}
+
+TEST(Partition, ComputesNoImageAgainThatNeedsAnotherOne) {
+    const std::string conv =
+        ", %w) {stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, transposed=false, "
+        "output_padding=(0, 0)}\n";
+    std::string text =
+        "graph(%x: f32[1, 2, 4, 4], %w: f32[2, 2, 1, 1], %g: f32[1, 2, 4, 4]) {\n"
+        "  %r0 = relu(%x)\n";
+    constexpr int kLayers = 12;
+    for (int k = 1; k <= kLayers; ++k) {
+        const std::string now = std::to_string(k), before = std::to_string(k - 1);
+        text += "  %c" + now + " = conv(%r" + before + conv + "  %s" + now + " = mul(%r" + before +
+                ", %c" + now + ")\n  %r" + now + " = relu(%s" + now + ")\n";
+    }
+    text += "  %d" + std::to_string(kLayers) + " = mul(%r" + std::to_string(kLayers) + ", %g)\n";
+    for (int k = kLayers - 1; k > 0; --k)
+        text += "  %e" + std::to_string(k) + " = mul(%c" + std::to_string(k) + ", %d" +
+                std::to_string(k + 1) + ")\n  %d" + std::to_string(k) + " = mul(%r" +
+                std::to_string(k) + ", %e" + std::to_string(k) + ")\n";
+    const auto [with, without] =
+        with_and_without_kept(text + "  return %r" + std::to_string(kLayers) + ", %d1\n}\n");
+    // Some are computed again, but each from what was saved.
+    std::size_t again = 0;
+    std::vector<bool> computed(with.backward.values().size(), false);
+    for (const Node& n : with.backward.nodes()) {
+        bool from_computed = false;
+        for (ValueId v : n.operands) from_computed = from_computed || computed[v];
+        if (n.prim != Prim::Relu) {
+            if (n.prim == Prim::Mul) computed[n.results[0]] = from_computed;
+            continue;
+        }
+        ++again;
+        EXPECT_FALSE(from_computed);
+        computed[n.results[0]] = true;
+    }
+    EXPECT_GE(again, 1u);
+    EXPECT_LT(again, count_of(without.backward, Prim::Relu));
 }
 
 TEST(Partition, RefusesWhatTheBackwardMayNotRead) {
