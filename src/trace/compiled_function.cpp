@@ -397,8 +397,9 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
         // Values of constants alone are frozen too, without any frozen input.
         if (instance.has_frozen_steps()) freeze(frame);
         if (frame.context->error() == kNoError) {
-            // With graphs, few calls run without one, and direct calls would keep memory for these.
-            const bool direct = !graphs_.wanted;
+            // Direct calls keep memory for libraries. With graphs, few calls run without one; half
+            // of a training step shares an arena, and has a peak that nothing should be added to.
+            const bool direct = !graphs_.wanted && arena_ == nullptr;
             if (given != nullptr) {
                 frame.outputs.resize(instance.outputs().size());
                 GivenMemory memory(*this, frame, *given);
