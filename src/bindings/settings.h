@@ -61,9 +61,11 @@ class Compilers {
   public:
     std::shared_ptr<const runtime::Compiler> get(const runtime::CompilerOptions& options) {
         std::lock_guard lock(mutex_);
-        auto& compiler = by_options_[options];
-        if (!compiler) compiler = std::make_shared<const runtime::Compiler>(options);
-        return compiler;
+        if (const auto known = by_options_.find(options); known != by_options_.end())
+            return known->second;
+        // Throws for a target that is not there, and leaves no entry then.
+        auto compiler = std::make_shared<const runtime::Compiler>(options);
+        return by_options_.emplace(options, std::move(compiler)).first->second;
     }
     static Compilers& instance() {
         if (current() == nullptr) current() = new Compilers;

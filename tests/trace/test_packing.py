@@ -133,6 +133,20 @@ def test_calls_go_on_until_the_packed_form_is_there(weights):
     assert torch.equal(third, check(program, x, weights)) and program.freeze_count == 1
 
 
+def test_a_target_that_is_not_there_leaves_nothing_to_wait_for(weights):
+    recorder = _ingot.Recorder(_options.resolve(None, {"target": "x86-64-v9"}))
+    x = recorder.input(torch.ones(3), False, "x", [])
+    with torch.no_grad(), recorder:
+        y = x + 1
+    with pytest.raises(RuntimeError, match="x86-64-v9"):
+        recorder.compile([y])
+    _ingot.wait_for_background()
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_weights_changed_before_the_switch_are_seen(weights):
     x = torch.randn(48, 1024)
     program = program_of(x, weights, background=True)
