@@ -376,12 +376,16 @@ Kernel bare_contraction(const Graph& g, NodeId id, const Layouts& layouts) {
     const Node& n = g.node(id);
     Placement p;  // everything that is no view is memory
     p.home.assign(g.values().size(), Home::Extern);
-    for (ValueId v : n.operands)
-        for (const Node* at = g.producer(v); at != nullptr && is_plain_view(*at);
+    for (ValueId v : n.operands) {
+        // Views as far as the memory that placement would give it.
+        const ValueId memory =
+            n.prim == Prim::Matmul ? product_operand(g, layouts, v, true) : kNone;
+        for (const Node* at = g.producer(v); v != memory && at != nullptr && is_plain_view(*at);
              at = g.producer(v)) {
             p.home[v] = Home::Inlined;
             v = at->operands[0];
         }
+    }
     Fusion none;
     EmitContext c{g, p, none, layouts};
     Draft draft;

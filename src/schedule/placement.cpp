@@ -72,6 +72,19 @@ struct Use {
     bool random = false;    // read at computed indices
 };
 
+// Where `v` lies, if it is a strided view (`matrices`: each of its matrices is).
+std::optional<StridedView> operand_view(const Graph& g, const Layouts& layouts, ValueId v,
+                                        bool matrices) {
+    auto rank = static_cast<std::size_t>(g.type(v).rank());
+    auto view = strided_view(
+        g, v, [&](ValueId at) { return layouts.output(at) >= 0; },
+        [&](ValueId at) { return layouts.strides(at); }, matrices && rank > 2 ? rank - 2 : 0);
+    // PyTorch's tensors cannot step backwards, as a flip would.
+    if (view && !std::ranges::all_of(view->strides, [](Expr s) { return s.range().lo >= 0; }))
+        view.reset();
+    return view;
+}
+
 class Placer {
   public:
     Placer(const Graph& g, const Layouts& layouts, const std::vector<ValueId>& in_memory,
@@ -106,8 +119,10 @@ class Placer {
                 // A generated product finds each matrix of a batch by itself.
                 bool matrices =
                     p_.contracts[id] && (n.prim == Prim::Matmul || n.prim == Prim::PackedMatmul);
-                need_memory(n.operands[k], k == 1 && is_packed(n.prim), matrices,
-                            n.prim == Prim::Matmul && !p_.contracts[id]);
+                if (n.prim == Prim::Matmul)
+                    p_.needs_memory[product_operand(g_, layouts_, n.operands[k], matrices)] = true;
+                else
+                    need_memory(n.operands[k], k == 1 && is_packed(n.prim), matrices);
             }
         }
         for (const Input& in : g_.inputs()) {
@@ -197,40 +212,14 @@ class Placer {
 
     static bool is_packed(Prim p) { return p == Prim::PackedMatmul || p == Prim::PackedConv; }
 
-    // `v` is read by a step outside (`product`: the library's matmul): memory for it, or for what
-    // it is a strided view of. Panels are read by address: row-major.
-    void need_memory(ValueId v, bool row_major, bool matrices, bool product) {
-        auto rank = static_cast<std::size_t>(g_.type(v).rank());
-        auto view = strided_view(
-            g_, v, [&](ValueId at) { return layouts_.output(at) >= 0; },
-            [&](ValueId at) { return layouts_.strides(at); },
-            matrices && !row_major && rank > 2 ? rank - 2 : 0);
+    // `v` is read by a step outside: memory for it, or for what it is a strided view of. Panels
+    // are read by address: row-major.
+    void need_memory(ValueId v, bool row_major, bool matrices) {
+        auto view = operand_view(g_, layouts_, v, matrices && !row_major);
         if (view && row_major)
             if (!view->offset.is(0) || view->strides != contiguous_strides(g_.type(v).sizes))
                 view.reset();
-        // Nor can PyTorch's tensors step backwards, as a flip would.
-        if (view && !std::ranges::all_of(view->strides, [](Expr s) { return s.range().lo >= 0; }))
-            view.reset();
-        p_.needs_memory[view ? view->source : product ? nearest(v) : v] = true;
-    }
-
-    // What the library's product can read as a matrix although `v` is no view of its origin: a
-    // value on the way there. So a matrix and its transposed form share their memory.
-    ValueId nearest(ValueId v) const {
-        const std::size_t rank = static_cast<std::size_t>(g_.type(v).rank());
-        ValueId best = v;
-        if (rank < 2) return best;
-        for (const Node* n = g_.producer(v); n != nullptr && is_plain_view(*n);
-             n = g_.producer(n->operands[0])) {
-            const ValueId source = n->operands[0];
-            const auto view = strided_view(
-                g_, v, [&](ValueId at) { return at == source; },
-                [&](ValueId at) { return layouts_.strides(at); });
-            if (!view || view->source != source) break;
-            if (!view->strides[rank - 1].is(1) && !view->strides[rank - 2].is(1)) break;
-            best = source;
-        }
-        return best;
+        p_.needs_memory[view ? view->source : v] = true;
     }
 
     void visit(NodeId id) {
@@ -382,6 +371,24 @@ bool has_loop_form(const Graph& g, const Node& n) {
 Placement place(const Graph& graph, const Layouts& layouts, const std::vector<ValueId>& in_memory,
                 const Generates& generates, bool gpu) {
     return Placer(graph, layouts, in_memory, generates, gpu).run();
+}
+
+ValueId product_operand(const Graph& g, const Layouts& layouts, ValueId v, bool matrices) {
+    if (const auto view = operand_view(g, layouts, v, matrices)) return view->source;
+    const auto rank = static_cast<std::size_t>(g.type(v).rank());
+    ValueId best = v;
+    if (rank < 2) return best;
+    for (const Node* n = g.producer(v); n != nullptr && is_plain_view(*n);
+         n = g.producer(n->operands[0])) {
+        const ValueId source = n->operands[0];
+        const auto view = strided_view(
+            g, v, [&](ValueId at) { return at == source; },
+            [&](ValueId at) { return layouts.strides(at); });
+        if (!view || view->source != source) break;
+        if (!view->strides[rank - 1].is(1) && !view->strides[rank - 2].is(1)) break;
+        best = source;
+    }
+    return best;
 }
 
 }  // namespace ingot::sched

@@ -38,4 +38,9 @@ bool has_loop_form(const Graph& graph, const Node& node);
 Placement place(const Graph& graph, const Layouts& layouts, const std::vector<ValueId>& in_memory,
                 const Generates& generates, bool gpu = false);
 
+/// The value in whose memory a matrix product finds its operand `v`: `v`'s origin where `v` is a
+/// strided view of it (of each matrix: `matrices`), else the value nearest to it of which it is a
+/// matrix, so that a matrix and its transposed form share their memory.
+ValueId product_operand(const Graph& graph, const Layouts& layouts, ValueId v, bool matrices);
+
 }  // namespace ingot::sched

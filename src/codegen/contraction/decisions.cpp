@@ -128,6 +128,14 @@ void decide_vectors(Decisions& d, const Contraction& c, const TargetInfo& target
     divide_rows(d, choose_block(d.plan, target, rows, size, d.block_k > 0));
 }
 
+/// Bringing an element of B into order, which mostly comes from memory, takes as long as the
+/// products of this many rows with it.
+double rows_for_order(const Decisions& d) {
+    if (!d.plan.split()) return 32;
+    if (d.plan.b.form == OperandForm::Panels) return 10;
+    return d.b_in_place ? 64 : 128;
+}
+
 /// Blocks of rows and groups of panels. While a part of k is worked on, that part of A and the sums
 /// of the group stay in the second cache; each part of B is put in order anew for each block, which
 /// is little beside some hundred rows. Threads take equal numbers of items.
@@ -142,8 +150,8 @@ void divide_matrix(Decisions& d, const TargetInfo& target) {
     const std::int64_t panels =
         std::max<std::int64_t>(1, or_default(ceil_div(d.plan.n, d.plan.tile.columns()), 16));
     // Other forms than these two bring a panel of all k into order first.
-    const bool as_it_lies =
-        d.plan.b.form == OperandForm::Panels || d.plan.b.form == OperandForm::Columns;
+    const bool as_it_lies = d.plan.b.form == OperandForm::Panels ||
+                            d.plan.b.form == OperandForm::Columns || d.b_by_rows;
     const std::int64_t most_panels =
         as_it_lies ? kMostPanels
                    : std::clamp<std::int64_t>(l2 / 4 / (k * kMatrixColumns * 4), 1, kMostPanels);
@@ -158,7 +166,7 @@ void divide_matrix(Decisions& d, const TargetInfo& target) {
                                   kMostBytes / (k * d.matrix_bytes()))
                        : l2 * 5 / 8 / (k * d.matrix_bytes() + sums));
     const std::int64_t fewest = (m + most_rows - 1) / most_rows;
-    const double order_rows = d.plan.split() ? 10 : 32;
+    const double order_rows = rows_for_order(d);
     double best = 0;
     for (std::int64_t count = fewest; count < fewest + 2 * cores; ++count)
         for (std::int64_t group = 1; group <= std::min(panels, most_panels); ++group) {
@@ -166,8 +174,7 @@ void divide_matrix(Decisions& d, const TargetInfo& target) {
             const std::int64_t items =
                 batch * ((tiles + height - 1) / height) * ((panels + group - 1) / group);
             const std::int64_t turns = (items + cores - 1) / cores;
-            // Bringing B into order costs as much as some rows, passing over A as a fraction of a
-            // panel.
+            // Passing over A costs as much as a fraction of a panel.
             const double cost = static_cast<double>(turns) *
                                 (static_cast<double>(height * kMatrixRows) + order_rows) *
                                 (static_cast<double>(group) + 0.1);
@@ -180,8 +187,15 @@ void divide_matrix(Decisions& d, const TargetInfo& target) {
     d.blocks = ceil_div(d.plan.m, Expr(d.block_rows));
 }
 
+/// Whether element (m + 1, k) of the operand always follows (m, k) in memory.
+bool side_by_side(const OperandPlan& a, const Contraction& c) {
+    if (!a.segments.is(1) || a.mask != kNone || c.m.size() != 1) return false;
+    const auto linear = linear_in(a.offset, c.m[0].var);
+    return linear && linear->stride.is(1);
+}
+
 /// What products on matrix units need besides.
-void decide_matrix(Decisions& d, const TargetInfo& target) {
+void decide_matrix(Decisions& d, const Contraction& c, const TargetInfo& target) {
     const OperandPlan& a = d.plan.a;
     d.heights = {kMatrixRows, kMatrixRows / 2};
     d.block_k = d.plan.split() ? kSplitBlock : kMatrixBlock;
@@ -189,6 +203,9 @@ void decide_matrix(Decisions& d, const TargetInfo& target) {
     d.matrix_runs = a.form == OperandForm::Computed ||
                     (a.step.is(1) && (a.segments.is(1) || mod(a.run, Expr(kMatrixK)).is(0)));
     d.b_in_place = d.plan.b.form == OperandForm::Columns;
+    const OperandPlan& b = d.plan.b;
+    d.b_by_rows = d.plan.split() && b.form == OperandForm::Runs && b.step.is(1) && b.segments.is(1);
+    d.a_side_by_side = d.plan.split() && !d.matrix_runs && side_by_side(a, c);
     divide_matrix(d, target);
 }
 
@@ -204,7 +221,7 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.dtype = c.accumulate;
     const int size = bytes(d.dtype);
     if (plan->by_matrix_units())
-        decide_matrix(d, target);
+        decide_matrix(d, c, target);
     else
         decide_vectors(d, c, target);
     const int rows = d.heights[0];
@@ -222,9 +239,11 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     const bool computed = plan->a.form == OperandForm::Computed;
     const std::int64_t table_rows = d.pack_a ? rows : d.most_rows;
     d.scratch.table = place((computed ? Expr(1) : plan->a.segments) * Expr(table_rows * 8));
-    d.scratch.b_table =
-        place(plan->b.form == OperandForm::Runs ? plan->b.segments * Expr(plan->tile.columns() * 8)
-                                                : Expr(0));
+    // One for a panel that is brought into order, and those of a group that are not.
+    const std::int64_t b_tables = d.b_by_rows ? 1 + d.group : 1;
+    d.scratch.b_table = place(plan->b.form == OperandForm::Runs
+                                  ? plan->b.segments * Expr(b_tables * plan->tile.columns() * 8)
+                                  : Expr(0));
     d.batch_shift = find_batch_shift(d, c);
     const Expr shifted = d.batch_shift ? *d.batch_shift * (plan->batch - Expr(1)) : Expr(0);
     // Never empty: the packer knows zeros by their address.
@@ -232,7 +251,7 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
         shifted + max(Expr(1), max(computed ? Expr(0) : plan->a.run,
                                    plan->b.form == OperandForm::Runs ? plan->b.run : Expr(0))) *
                       Expr(size));
-    const bool turned = plan->by_matrix_units() && !d.matrix_runs;
+    const bool turned = plan->by_matrix_units() && !d.matrix_runs && !d.a_side_by_side;
     d.scratch.a_rows =
         place(computed || turned ? plan->k * Expr(std::int64_t{rows} * size) : Expr(0));
     const Expr k_units = d.units(plan->k);
@@ -240,10 +259,11 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
         place(plan->by_matrix_units() ? d.matrix_k() * Expr(d.most_rows * d.matrix_bytes())
               : d.pack_a              ? k_units * Expr(d.most_rows * size)
                                       : Expr(0));
+    const int ordered_panels = d.b_by_rows ? 1 : d.group;
     d.scratch.panel =
         place(plan->b.form == OperandForm::Panels
                   ? Expr(0)
-                  : k_units * Expr(std::int64_t{plan->tile.columns()} * d.group * size));
+                  : k_units * Expr(std::int64_t{plan->tile.columns()} * ordered_panels * size));
     const bool units = plan->by_matrix_units();
     d.scratch.b_part = place(Expr(units ? d.block_k * kMatrixColumns * d.matrix_bytes() : 0));
     d.scratch.room = place(Expr(plan->split() ? kMatrixRows * kMatrixColumns * size : 0));

@@ -29,9 +29,11 @@ struct Decisions {
     bool pad_rest = false;  // the last tile is a full one with rows of zeros: at most 2 % of work
                             // for one micro-kernel less to compile
     bool pack_a = false;
-    int group = 1;             // panels of a work item; on matrix units, else one
-    bool matrix_runs = false;  // on matrix units: A's runs are taken where they lie
-    bool b_in_place = false;   // B's columns are read where they lie, but for the last panel
+    int group = 1;                // panels of a work item; on matrix units, else one
+    bool matrix_runs = false;     // on matrix units: A's runs are taken where they lie
+    bool a_side_by_side = false;  // there, turned: rows of A that are neighbours lie side by side
+    bool b_by_rows = false;       // there, split: columns of B are taken where they lie, k by k
+    bool b_in_place = false;      // B's columns are read where they lie, but for the last panel
     Scratch scratch;
     Expr groups, blocks;
     /// The rows of all batches lie alike, this many bytes apart: one table serves a block of rows

@@ -122,6 +122,34 @@ class ContractionEmitter {
     void forget(llvm::Value* extremes);
     void matrix_rows(llvm::Value* batch, int height, llvm::Value* row, llvm::Value* local);
     void matrix_tiles(llvm::Value* batch, llvm::Value* start, llvm::Value* end, llvm::Value* group);
+    /// Panels of B that pass the same rows of A on matrix units.
+    struct PanelGroup {
+        llvm::Value *batch, *start, *end;  // rows
+        llvm::Value *first, *panels;       // of B
+        llvm::Value* block_rows;           // whole half tiles
+        llvm::Value* ordered;              // where panels are brought into order
+    };
+    /// A part of k of one panel, from k `from` on.
+    struct PanelPart {
+        llvm::Value *n_th, *from, *length, *steps;
+        llvm::Value *first_column, *count;
+        PanelValue panel;  // of all k, where it lies in order
+    };
+    /// What kernels fetch while they work: see matrix_kernel.
+    struct Ahead {
+        llvm::Value *next, *count, *distance, *step_distance;
+        llvm::Value* tile_distance;  // between what two tiles fetch
+    };
+    llvm::Value* column_of(const PanelGroup& group, llvm::Value* n_th);
+    llvm::Value* columns_from(llvm::Value* column);
+    llvm::Value* table_of(llvm::Value* n_th);
+    void order_panels(const PanelGroup& group);
+    PanelValue ordered_panel(const PanelGroup& group, llvm::Value* n_th);
+    Ahead fetched_ahead(const PanelGroup& group, const PanelPart& part);
+    llvm::Value* units_order(const PanelPart& part);
+    void repair(const PanelGroup& group, const PanelPart& part,
+                const std::vector<llvm::Value*>& tile, llvm::Value* local);
+    void part_of_panel(const PanelGroup& group, llvm::Value* from, llvm::Value* n_th);
     void configure_tiles();
     void call(llvm::Function* f, std::vector<llvm::Value*> extra);
 

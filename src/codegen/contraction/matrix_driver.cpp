@@ -75,135 +75,227 @@ void ContractionEmitter::matrix_rows(Value* batch, int height, Value* row, Value
         b_.CreateCall(row_splitter(module_), {table, segments, run, i64(height), out, seen});
         return;
     }
+    if (d_.a_side_by_side) {
+        Value* first = b_.CreateLoad(b_.getPtrTy(), table);
+        Value* exist = select_min(b_.CreateSub(expr(d_.plan.m), row), i64(height));
+        b_.CreateCall(column_splitter(module_),
+                      {first, expr(d_.plan.a.step), k, i64(height), exist, out, seen});
+        return;
+    }
     b_.CreateCall(row_packer(module_, element_),
                   {table, segments, run, expr(d_.plan.a.step), i64(height), rows, zero});
-    b_.CreateCall(column_splitter(module_), {rows, k, i64(height), out, seen});
+    b_.CreateCall(column_splitter(module_),
+                  {rows, i64(height), k, i64(height), i64(height), out, seen});
+}
+
+Value* ContractionEmitter::column_of(const PanelGroup& group, Value* n_th) {
+    return b_.CreateMul(b_.CreateAdd(group.first, n_th), i64(columns()));
+}
+
+/// How many columns a panel has that begins at `column`.
+Value* ContractionEmitter::columns_from(Value* column) {
+    return select_min(b_.CreateSub(expr(d_.plan.n), column), i64(columns()));
+}
+
+/// The table of a panel whose columns are taken where they lie.
+Value* ContractionEmitter::table_of(Value* n_th) {
+    Value* place = b_.CreateMul(b_.CreateAdd(n_th, i64(1)), i64(columns()));
+    return at(b_.getPtrTy(), bytes_at(scratch_, d_.scratch.b_table), place);
+}
+
+/// Brings into order, or finds, what is not taken where it lies.
+void ContractionEmitter::order_panels(const PanelGroup& group) {
+    if (d_.plan.b.form == OperandForm::Panels) return;
+    Value* panel_floats = b_.CreateMul(units(d_.plan.k), i64(columns()));
+    emit_loop(b_, "order", i64(0), group.panels, [&](Value* n_th) {
+        Value* column = column_of(group, n_th);
+        if (d_.b_by_rows) {
+            call(fill_b_, {group.batch, column, i64(columns()), table_of(n_th),
+                           bytes_at(scratch_, d_.scratch.zero)});
+            return;
+        }
+        // Of panels that are read in place only the last may be copied.
+        Value* out = d_.b_in_place ? group.ordered
+                                   : at(element_, group.ordered, b_.CreateMul(n_th, panel_floats));
+        panel(group.batch, b_.CreateAdd(group.first, n_th), column, columns_from(column), out);
+    });
+}
+
+/// Where a panel lies that is in order already, or has been brought into it by order_panels.
+ContractionEmitter::PanelValue ContractionEmitter::ordered_panel(const PanelGroup& group,
+                                                                 Value* n_th) {
+    Value* first_column = column_of(group, n_th);
+    if (d_.b_by_rows) return {group.ordered, i64(columns())};
+    if (d_.plan.b.form == OperandForm::Panels)
+        return panel(group.batch, b_.CreateAdd(group.first, n_th), first_column,
+                     columns_from(first_column), group.ordered);
+    if (!d_.b_in_place) {
+        Value* panel_floats = b_.CreateMul(units(d_.plan.k), i64(columns()));
+        return {at(element_, group.ordered, b_.CreateMul(n_th, panel_floats)), i64(columns())};
+    }
+    const PanelValue lies = columns_in_place(group.batch, first_column);
+    Value* partial = b_.CreateICmpSLT(columns_from(first_column), i64(columns()));
+    return {b_.CreateSelect(partial, group.ordered, lies.address),
+            b_.CreateSelect(partial, i64(columns()), lies.distance)};
+}
+
+/// The part that comes next, fetched by all tiles together: the next panel's of the same k, after
+/// the last the first one's next; where a panel passes all k at once simply what follows. With few
+/// rows of split products so many fetches at a time hold the buffers that rows of A need on their
+/// way from the second cache: then only the splitter fetches (measured at four tiles of rows and at
+/// seven).
+ContractionEmitter::Ahead ContractionEmitter::fetched_ahead(const PanelGroup& group,
+                                                            const PanelPart& part) {
+    constexpr std::int64_t kPair = 128, kFewestTiles = 6;
+    const Ahead nothing{part.panel.address, i64(0), i64(0), i64(0), i64(0)};
+    const bool split = d_.plan.split();
+    Value* tiles = b_.CreateUDiv(round_up(group.block_rows, kMatrixRows), i64(kMatrixRows));
+    auto shared = [&](std::int64_t pairs) {
+        Value* each = b_.CreateUDiv(b_.CreateAdd(i64(pairs - 1), tiles), tiles);
+        if (!split) return each;
+        return b_.CreateSelect(b_.CreateICmpUGE(tiles, i64(kFewestTiles)), each, i64(0));
+    };
+    Value* is_last = b_.CreateICmpEQ(b_.CreateAdd(part.n_th, i64(1)), group.panels);
+    // From here to the next panel, or to the next part of the first.
+    auto onwards = [&](Value* panel_bytes, Value* part_bytes) {
+        Value* back = b_.CreateMul(part.n_th, panel_bytes);
+        return b_.CreateSelect(is_last, b_.CreateSub(part_bytes, back), panel_bytes);
+    };
+    auto tile_distance = [&](Ahead ahead) {
+        ahead.tile_distance = b_.CreateMul(ahead.count, ahead.distance);
+        return ahead;
+    };
+    if (d_.b_by_rows) {
+        // A pair of lines of each column, of all steps.
+        const auto linear =
+            c_.n.size() == 1 ? linear_in(d_.plan.b.offset, c_.n[0].var) : std::nullopt;
+        if (!linear) return nothing;
+        Value* distance = expr(linear->stride * Expr(bytes(d_.dtype)));
+        Value* here = b_.CreateLoad(b_.getPtrTy(), table_of(part.n_th));
+        here = at(element_, here, part.from);
+        Value* next = onwards(b_.CreateMul(distance, i64(columns())),
+                              b_.CreateMul(part.length, i64(bytes(d_.dtype))));
+        return tile_distance(
+            {at(b_.getInt8Ty(), here, next), shared(columns()), distance, i64(kPair), nullptr});
+    }
+    const bool panels = d_.plan.b.form == OperandForm::Panels;
+    if (!panels && !(split && d_.b_in_place)) return nothing;
+    const std::int64_t element_bytes = d_.plan.pairs ? 2 : 4;
+    Value* row_bytes = b_.CreateMul(part.panel.distance, i64(element_bytes));
+    Value* here = at(b_.getInt8Ty(), part.panel.address, b_.CreateMul(part.from, row_bytes));
+    Value* part_bytes = b_.CreateMul(part.length, row_bytes);
+    Value* panel_bytes =
+        panels ? b_.CreateMul(b_.CreateMul(units(d_.plan.k), i64(columns())), i64(4)) : i64(kPair);
+    Value* next = split ? onwards(panel_bytes, part_bytes) : part_bytes;
+    // Pairs of lines are rows of the panel, or two rows of bf16.
+    Value* pair_distance = panels ? i64(kPair) : row_bytes;
+    const std::int64_t step_pairs = kMatrixStep * kMatrixColumns * element_bytes / kPair;
+    return tile_distance({at(b_.getInt8Ty(), here, next), shared(step_pairs),
+                          b_.CreateMul(part.steps, pair_distance), pair_distance, nullptr});
+}
+
+/// The part in the order that the units take.
+Value* ContractionEmitter::units_order(const PanelPart& part) {
+    Value* right_part = bytes_at(scratch_, d_.scratch.b_part);
+    const std::int64_t element_bytes = d_.plan.pairs ? 2 : 4;
+    Value* row_bytes = b_.CreateMul(part.panel.distance, i64(element_bytes));
+    Value* lies = at(b_.getInt8Ty(), part.panel.address, b_.CreateMul(part.from, row_bytes));
+    if (!d_.plan.split()) {
+        if (d_.plan.b.form == OperandForm::Runs) return lies;
+        b_.CreateCall(matrix_panel(module_), {lies, part.panel.distance, part.length, right_part});
+        return right_part;
+    }
+    Value* seen = extremes_of_panel(part.n_th);
+    if_then(b_.CreateICmpEQ(part.from, i64(0)), [&] { forget(seen); });
+    if (d_.b_by_rows)
+        b_.CreateCall(panel_row_splitter(module_),
+                      {table_of(part.n_th), part.from, part.length, right_part, seen});
+    else
+        b_.CreateCall(panel_splitter(module_),
+                      {lies, part.panel.distance, part.length, right_part, seen});
+    return right_part;
+}
+
+/// Computes a finished tile of split products again if parts that matter were lost.
+void ContractionEmitter::repair(const PanelGroup& group, const PanelPart& part,
+                                const std::vector<Value*>& tile, Value* local) {
+    Value* wrong = b_.CreateCall(
+        split_check(module_),
+        {tile[0], tile[1], tile.back(), extremes_of_rows(local), extremes_of_panel(part.n_th)});
+    if_then(wrong, [&] {
+        if (d_.b_by_rows)
+            panel(group.batch, b_.CreateAdd(group.first, part.n_th), part.first_column, part.count,
+                  group.ordered);
+        b_.CreateCall(split_repair(module_), tile);
+    });
+}
+
+/// One part of k of a panel against all rows of the block.
+void ContractionEmitter::part_of_panel(const PanelGroup& group, Value* from, Value* n_th) {
+    Value* k = expr(d_.plan.k);
+    Value* left = b_.CreateSub(k, from);
+    Value* is_last = b_.CreateICmpSLE(left, i64(d_.block_k));
+    PanelPart part{};
+    part.n_th = n_th;
+    part.from = from;
+    part.length = select_min(left, i64(d_.block_k));
+    part.steps = b_.CreateUDiv(b_.CreateAdd(part.length, i64(kMatrixStep - 1)), i64(kMatrixStep));
+    part.first_column = column_of(group, n_th);
+    part.count = columns_from(part.first_column);
+    part.panel = ordered_panel(group, n_th);
+    Value* right = units_order(part);
+    const Ahead ahead = fetched_ahead(group, part);
+    const bool split = d_.plan.split();
+    Value* row_bytes = expr(d_.matrix_k() * Expr(d_.matrix_bytes()));
+    // Split, the sums of all panels of the group are kept.
+    Value* of_sums = scratch_;
+    if (split) {
+        Value* sums_floats = b_.CreateMul(group.block_rows, i64(columns()));
+        of_sums = at(element_, scratch_, b_.CreateMul(n_th, sums_floats));
+    }
+    for_tiles(group.start, group.end, [&](int height, Value* row, Value* local) {
+        Value* a = at(b_.getInt8Ty(), bytes_at(scratch_, d_.scratch.a_packed),
+                      b_.CreateMul(local, row_bytes));
+        Value* a_part = at(b_.getInt8Ty(), a, b_.CreateMul(from, i64(height * d_.matrix_bytes())));
+        Value* sums = at(element_, of_sums, b_.CreateMul(local, i64(columns())));
+        Value* tile_number = b_.CreateUDiv(local, i64(kMatrixRows));
+        Value* next =
+            at(b_.getInt8Ty(), ahead.next, b_.CreateMul(tile_number, ahead.tile_distance));
+        std::vector<Value*> arguments{a_part, part.steps, right, sums};
+        if (split) arguments.push_back(bytes_at(scratch_, d_.scratch.room));
+        arguments.insert(arguments.end(), {b_.CreateICmpNE(from, i64(0)), next, ahead.count,
+                                           ahead.distance, ahead.step_distance});
+        b_.CreateCall(split ? split_kernel(module_, height) : matrix_kernel(module_, height),
+                      arguments);
+        if_then(is_last, [&] {
+            Value* rows = select_min(b_.CreateSub(group.end, row), i64(height));
+            if (split)
+                repair(group, part,
+                       {sums, rows, a, i64(height), part.panel.address, part.panel.distance, k},
+                       local);
+            call(epilogue_, {group.batch, row, rows, part.first_column, part.count, sums});
+        });
+    });
 }
 
 /// A group of panels against all rows of the block, a part of k at a time: a panel's part is
 /// brought into order and used from the first cache, while the next panel's is fetched.
-void ContractionEmitter::matrix_tiles(Value* batch, Value* start, Value* end, Value* group) {
-    Value* k = expr(d_.plan.k);
-    Value* n = expr(d_.plan.n);
-    Value* all_panels = b_.CreateUDiv(b_.CreateAdd(n, i64(columns() - 1)), i64(columns()));
-    Value* first = b_.CreateMul(group, i64(d_.group));
-    Value* panels = select_min(b_.CreateSub(all_panels, first), i64(d_.group));
-    Value* right_part = bytes_at(scratch_, d_.scratch.b_part);
-    Value* a_packed = bytes_at(scratch_, d_.scratch.a_packed);
-    Value* ordered = bytes_at(scratch_, d_.scratch.panel);
-    Value* row_bytes = expr(d_.matrix_k() * Expr(d_.matrix_bytes()));
-    Value* panel_floats = b_.CreateMul(units(d_.plan.k), i64(columns()));
-    auto column = [&](Value* n_th) {
-        return b_.CreateMul(b_.CreateAdd(first, n_th), i64(columns()));
+void ContractionEmitter::matrix_tiles(Value* batch, Value* start, Value* end, Value* group_index) {
+    Value* all_panels =
+        b_.CreateUDiv(b_.CreateAdd(expr(d_.plan.n), i64(columns() - 1)), i64(columns()));
+    Value* first = b_.CreateMul(group_index, i64(d_.group));
+    const PanelGroup group{
+        batch,
+        start,
+        end,
+        first,
+        select_min(b_.CreateSub(all_panels, first), i64(d_.group)),
+        round_up(b_.CreateSub(end, start), d_.heights.back()),
+        bytes_at(scratch_, d_.scratch.panel),
     };
-    auto column_count = [&](Value* at_column) {
-        return select_min(b_.CreateSub(n, at_column), i64(columns()));
-    };
-    const std::int64_t element_bytes = d_.plan.pairs ? 2 : 4;  // of B
-    const bool whole = d_.plan.b.form == OperandForm::Panels;
-    const bool in_place = d_.plan.b.form == OperandForm::Columns;
-    // Where a panel lies that is in order already, or has been brought into it below.
-    auto right = [&](Value* n_th) -> PanelValue {
-        if (!whole && !in_place)
-            return {at(element_, ordered, b_.CreateMul(n_th, panel_floats)), i64(columns())};
-        Value* first_column = column(n_th);
-        if (whole)
-            return panel(batch, b_.CreateAdd(first, n_th), first_column, column_count(first_column),
-                         ordered);
-        const PanelValue lies = columns_in_place(batch, first_column);
-        Value* partial = b_.CreateICmpSLT(column_count(first_column), i64(columns()));
-        return {b_.CreateSelect(partial, ordered, lies.address),
-                b_.CreateSelect(partial, i64(columns()), lies.distance)};
-    };
-    if (!whole)
-        emit_loop(b_, "order", i64(0), panels, [&](Value* n_th) {
-            Value* first_column = column(n_th);
-            // Of panels that are read in place only the last may be copied.
-            Value* out =
-                in_place ? ordered : at(element_, ordered, b_.CreateMul(n_th, panel_floats));
-            panel(batch, b_.CreateAdd(first, n_th), first_column, column_count(first_column), out);
-        });
-    constexpr std::int64_t kLine = 64;
-    Value* block_rows = round_up(b_.CreateSub(end, start), d_.heights.back());
-    Value* sums_floats = b_.CreateMul(block_rows, i64(columns()));
-    // The next part of a panel is fetched during the products. With few rows of split products so
-    // many fetches at a time hold the buffers that rows of A need on their way from the second
-    // cache: then only the splitter fetches (measured at four tiles of rows and at seven).
-    Value* lines = i64(0);
-    if (looks_ahead()) {
-        const std::int64_t step_lines = kMatrixStep * kMatrixColumns * element_bytes / kLine;
-        const std::int64_t fewest_tiles = d_.plan.split() ? 6 : 1;
-        Value* tile_count = b_.CreateUDiv(round_up(block_rows, kMatrixRows), i64(kMatrixRows));
-        lines = b_.CreateSelect(
-            b_.CreateICmpUGE(tile_count, i64(fewest_tiles)),
-            b_.CreateUDiv(b_.CreateAdd(i64(step_lines - 1), tile_count), tile_count), i64(0));
-    }
-    auto part_of_panel = [&](Value* from, Value* n_th) {
-        const PanelValue of_panel = right(n_th);
-        Value* left = b_.CreateSub(k, from);
-        Value* length = select_min(left, i64(d_.block_k));
-        Value* is_last = b_.CreateICmpSLE(left, i64(d_.block_k));
-        Value* steps = b_.CreateUDiv(b_.CreateAdd(length, i64(kMatrixStep - 1)), i64(kMatrixStep));
-        Value* row_bytes_of_b = b_.CreateMul(of_panel.distance, i64(element_bytes));
-        Value* part = at(b_.getInt8Ty(), of_panel.address, b_.CreateMul(from, row_bytes_of_b));
-        Value* ordered_part = right_part;
-        if (d_.plan.split()) {
-            Value* seen = extremes_of_panel(n_th);
-            if_then(b_.CreateICmpEQ(from, i64(0)), [&] { forget(seen); });
-            b_.CreateCall(panel_splitter(module_),
-                          {part, of_panel.distance, length, right_part, seen});
-        } else if (d_.plan.b.form == OperandForm::Runs) {
-            ordered_part = part;
-        } else {
-            b_.CreateCall(matrix_panel(module_), {part, of_panel.distance, length, right_part});
-        }
-        Value* ahead = part;
-        if (looks_ahead()) {
-            // The next panel's same part, the first panel's next part, or simply what follows.
-            Value* panel_bytes = b_.CreateMul(panel_floats, i64(4));
-            Value* is_last_panel = b_.CreateICmpEQ(b_.CreateAdd(n_th, i64(1)), panels);
-            Value* back = b_.CreateMul(n_th, panel_bytes);
-            Value* part_bytes = b_.CreateMul(length, row_bytes_of_b);
-            Value* next_part = b_.CreateSub(part_bytes, back);
-            ahead = at(b_.getInt8Ty(), part,
-                       d_.plan.split() ? b_.CreateSelect(is_last_panel, next_part, panel_bytes)
-                                       : part_bytes);
-        }
-        Value* share = b_.CreateMul(b_.CreateMul(lines, steps), i64(kLine));
-        Value* first_column = column(n_th);
-        Value* count = column_count(first_column);
-        Value* of_sums =
-            d_.plan.split() ? at(element_, scratch_, b_.CreateMul(n_th, sums_floats)) : scratch_;
-        for_tiles(start, end, [&](int height, Value* row, Value* local) {
-            Value* a = at(b_.getInt8Ty(), a_packed, b_.CreateMul(local, row_bytes));
-            Value* a_part =
-                at(b_.getInt8Ty(), a, b_.CreateMul(from, i64(height * d_.matrix_bytes())));
-            Value* sums = at(element_, of_sums, b_.CreateMul(local, i64(columns())));
-            Value* next = at(b_.getInt8Ty(), ahead,
-                             b_.CreateMul(b_.CreateUDiv(local, i64(kMatrixRows)), share));
-            Value* add = b_.CreateICmpNE(from, i64(0));
-            if (d_.plan.split())
-                b_.CreateCall(split_kernel(module_, height),
-                              {a_part, steps, ordered_part, sums,
-                               bytes_at(scratch_, d_.scratch.room), add, next, lines});
-            else
-                b_.CreateCall(matrix_kernel(module_, height),
-                              {a_part, steps, ordered_part, sums, add, next, lines});
-            if_then(is_last, [&] {
-                Value* rows = select_min(b_.CreateSub(end, row), i64(height));
-                const std::vector<Value*> tile{
-                    sums, rows, a, i64(height), of_panel.address, of_panel.distance, k};
-                if (d_.plan.split())
-                    if_then(
-                        b_.CreateCall(split_check(module_), {sums, rows, k, extremes_of_rows(local),
-                                                             extremes_of_panel(n_th)}),
-                        [&] { b_.CreateCall(split_repair(module_), tile); });
-                call(epilogue_, {batch, row, rows, first_column, count, sums});
-            });
-        });
-    };
+    order_panels(group);
     // Without any k the sums are zero, not left out.
-    Value* end_of_k = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, k, i64(1));
+    Value* end_of_k = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, expr(d_.plan.k), i64(1));
     const std::vector<Value*> none;
     auto for_parts = [&](const auto& body) {
         emit_loop(b_, "part", i64(0), end_of_k, i64(d_.block_k), {},
@@ -212,11 +304,15 @@ void ContractionEmitter::matrix_tiles(Value* batch, Value* start, Value* end, Va
                       return none;
                   });
     };
-    auto for_panels = [&](const auto& body) { emit_loop(b_, "panel", i64(0), panels, body); };
+    auto for_panels = [&](const auto& body) { emit_loop(b_, "panel", i64(0), group.panels, body); };
     if (d_.plan.split())
-        for_parts([&](Value* from) { for_panels([&](Value* n) { part_of_panel(from, n); }); });
+        for_parts([&](Value* from) {
+            for_panels([&](Value* n_th) { part_of_panel(group, from, n_th); });
+        });
     else
-        for_panels([&](Value* n) { for_parts([&](Value* from) { part_of_panel(from, n); }); });
+        for_panels([&](Value* n_th) {
+            for_parts([&](Value* from) { part_of_panel(group, from, n_th); });
+        });
 }
 
 }  // namespace ingot::codegen

@@ -17,7 +17,7 @@ llvm::Function* matrix_kernel(llvm::Module& module, int rows) {
     auto* ptr = b.getPtrTy();
     auto* word = b.getInt64Ty();
     auto [f, is_new] = shared_function(module, "ingot_matrix_" + std::to_string(rows),
-                                       {ptr, word, ptr, ptr, b.getInt1Ty(), ptr, word});
+                                       {ptr, word, ptr, ptr, b.getInt1Ty(), ptr, word, word, word});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     // Tile registers 0 to 3 are sums, 4 and 5 rows of A, 6 and 7 columns of B.
@@ -41,7 +41,6 @@ llvm::Function* matrix_kernel(llvm::Module& module, int rows) {
     for_sums([&](int n, Value*) { w.tile_zero(n); });
     b.CreateBr(begin);
     b.SetInsertPoint(begin);
-    Value* ahead_bytes = b.CreateMul(f->getArg(6), w.index(kRowBytes));
     emit_loop(b, "step", w.index(0), f->getArg(1), [&](Value* step) {
         Value* left = w.bytes(f->getArg(0), b.CreateMul(step, w.index(rows * kRowBytes)));
         Value* right =
@@ -59,10 +58,7 @@ llvm::Function* matrix_kernel(llvm::Module& module, int rows) {
         load_b(0), load_a(0), multiply(0, 0);
         load_b(1), multiply(0, 1);
         if (row_tiles > 1) load_a(1), multiply(1, 0), multiply(1, 1);
-        Value* next = w.bytes(f->getArg(5), b.CreateMul(step, ahead_bytes));
-        emit_loop(b, "ahead", w.index(0), f->getArg(6), [&](Value* line) {
-            w.prefetch(w.bytes(next, b.CreateMul(line, w.index(kRowBytes))));
-        });
+        w.prefetch_ahead(step, f->getArg(5), f->getArg(6), f->getArg(7), f->getArg(8));
     });
     for_sums([&](int n, Value* at) { w.tile_store(n, at, kPairBytes); });
     b.CreateRetVoid();

@@ -26,10 +26,12 @@ inline constexpr std::int64_t kMatrixBlock = 256;
 /// Bytes of the tile registers' description, which configure_tiles writes at a 64 byte boundary.
 inline constexpr std::int64_t kTileShapeBytes = 64;
 
-/// void f(ptr a, i64 steps, ptr b, ptr c, i1 add, ptr next, i64 next_lines)
+/// void f(ptr a, i64 steps, ptr b, ptr c, i1 add, ptr next, i64 next_count, i64 next_distance,
+///        i64 step_distance)
 /// `rows` (16 or 32) rows of A against 32 columns of B; c: [rows][32] sums, replaced or added to.
-/// With each step `next_lines` lines of 64 bytes from `next` on are fetched into the second cache;
-/// they need not be mapped.
+/// With each step `next_count` pairs of lines of 64 bytes are fetched into the second cache, the
+/// first at `next`, each of the others `next_distance` bytes further, and all of them
+/// `step_distance` bytes further with the next step. They need not be mapped.
 llvm::Function* matrix_kernel(llvm::Module& module, int rows);
 
 /// void f(ptr table, i64 segments, i64 pairs, i64 rows, ptr out)

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "codegen/contraction/ir_loop.h"
 #include "codegen/contraction/matrix_kernel.h"
 
 namespace ingot::codegen {
@@ -44,6 +45,18 @@ struct MatrixWriter {
     void prefetch(llvm::Value* at) {
         b.CreateIntrinsic(llvm::Intrinsic::prefetch, {b.getPtrTy()},
                           {at, b.getInt32(0), b.getInt32(2), b.getInt32(1)});
+    }
+
+    /// What a kernel fetches in a step: `count` pairs of lines, the first at `next`, each
+    /// `distance` bytes behind the one before; in the next step `step_distance` bytes further.
+    void prefetch_ahead(llvm::Value* step, llvm::Value* next, llvm::Value* count,
+                        llvm::Value* distance, llvm::Value* step_distance) {
+        llvm::Value* first = bytes(next, b.CreateMul(step, step_distance));
+        emit_loop(b, "ahead", index(0), count, [&](llvm::Value* n) {
+            llvm::Value* line = bytes(first, b.CreateMul(n, distance));
+            prefetch(line);
+            prefetch(bytes(line, 64));
+        });
     }
 
     llvm::Value* tile(int n) { return b.getInt8(static_cast<std::uint8_t>(n)); }

@@ -64,16 +64,11 @@ struct Writer : MatrixWriter {
         widen(llvm::Intrinsic::vector_reduce_umax, llvm::Intrinsic::umax, extremes[1],
               bytes(at, std::int64_t{offsetof(Extremes, largest)}));
     }
-    /// The upper halves of x and y as 32 bf16: x's before y's, or taken in turns.
-    Value* upper_halves(Value* x, Value* y, bool in_turns) {
-        auto* halves = llvm::FixedVectorType::get(b.getInt16Ty(), 2 * kLanes);
-        llvm::SmallVector<int, 32> mask;
-        for (int n = 0; n < 32; ++n) {
-            const int of_y = in_turns ? n % 2 : n / 16;
-            mask.push_back(32 * of_y + 2 * (in_turns ? n / 2 : n % 16) + 1);
-        }
-        return b.CreateShuffleVector(b.CreateBitCast(x, halves), b.CreateBitCast(y, halves), mask);
+    /// Pairs of bf16: the upper halves of x's words below those of y's.
+    Value* paired(Value* x, Value* y) {
+        return b.CreateOr(b.CreateLShr(x, word(16)), b.CreateAnd(y, word(kHigh)));
     }
+    Value* none() { return llvm::Constant::getNullValue(lanes_below(index(0))->getType()); }
     /// 16 vectors as the rows of a matrix; the columns.
     Values transposed(Values rows) {
         for (int bit = 1; bit < 16; bit *= 2)
@@ -104,8 +99,9 @@ llvm::Function* split_kernel(llvm::Module& module, int rows) {
     llvm::IRBuilder<>& b = w.b;
     auto* ptr = b.getPtrTy();
     auto* word = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, "ingot_split_" + std::to_string(rows),
-                                       {ptr, word, ptr, ptr, ptr, b.getInt1Ty(), ptr, word});
+    auto [f, is_new] =
+        shared_function(module, "ingot_split_" + std::to_string(rows),
+                        {ptr, word, ptr, ptr, ptr, b.getInt1Ty(), ptr, word, word, word});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     const int row_tiles = rows / 16, column_tiles = 2;
@@ -138,7 +134,6 @@ llvm::Function* split_kernel(llvm::Module& module, int rows) {
     };
     // The small products of all steps first: they round in their own size. Each load serves two
     // products where that is possible.
-    Value* ahead_bytes = b.CreateMul(f->getArg(7), w.index(64));
     emit_loop(b, "small", w.index(0), f->getArg(1), [&](Value* step) {
         const Step at = at_step(step);
         load_a(at, 2), load_b(at, 0), multiply();
@@ -146,9 +141,7 @@ llvm::Function* split_kernel(llvm::Module& module, int rows) {
         load_b(at, 1), multiply();
         load_a(at, 0), multiply();
         load_b(at, 2), multiply();
-        Value* next = w.bytes(f->getArg(6), b.CreateMul(step, ahead_bytes));
-        emit_loop(b, "ahead", w.index(0), f->getArg(7),
-                  [&](Value* line) { w.prefetch(w.bytes(next, b.CreateMul(line, w.index(64)))); });
+        w.prefetch_ahead(step, f->getArg(6), f->getArg(7), f->getArg(8), f->getArg(9));
     });
     emit_loop(b, "large", w.index(0), f->getArg(1), [&](Value* step) {
         const Step at = at_step(step);
@@ -199,11 +192,13 @@ llvm::Function* row_splitter(llvm::Module& module) {
         Value* low = w.lanes_below(left);
         Value* high = w.lanes_below(b.CreateSub(left, w.index(kLanes)));
         Value* from = b.CreateGEP(b.getFloatTy(), b.CreateLoad(ptr, entry), first);
+        for (const unsigned further : {2U * kMatrixStep, 2U * kMatrixStep + kLanes})
+            w.prefetch(b.CreateConstGEP1_64(b.getFloatTy(), from, further));
         Value* lower = w.load(from, low);
         Value* upper = w.load(b.CreateConstGEP1_64(b.getFloatTy(), from, kLanes), high);
         const auto x = w.parts(lower), y = w.parts(upper);
         for (std::size_t p = 0; p < kParts; ++p) {
-            b.CreateAlignedStore(w.upper_halves(x[p], y[p], false), out, llvm::Align(64));
+            b.CreateAlignedStore(w.paired(x[p], y[p]), out, llvm::Align(64));
             out = w.bytes(out, part_bytes);
         }
         return w.widened(w.widened(seen, lower), upper);
@@ -232,51 +227,108 @@ llvm::Function* row_splitter(llvm::Module& module) {
     return f;
 }
 
+namespace {
+
+/// The parts of pairs of a step, half[j] and half[16 + j] of `lines`, as [part][j].
+std::array<Values, kParts> paired_parts(Writer& w, const Values& lines, Values& seen) {
+    std::array<Values, kParts> result;
+    for (std::size_t j = 0; j < kLanes; ++j) {
+        const auto x = w.parts(lines[j]), y = w.parts(lines[kLanes + j]);
+        seen = w.widened(w.widened(seen, lines[j]), lines[kLanes + j]);
+        for (std::size_t p = 0; p < kParts; ++p) result[p].push_back(w.paired(x[p], y[p]));
+    }
+    return result;
+}
+
+/// Vectors of pairs as columns of 16 lines of 64 bytes; parts `part_bytes` apart.
+void store_turned(Writer& w, const std::array<Values, kParts>& parts, Value* out,
+                  Value* part_bytes) {
+    for (const Values& part : parts) {
+        const Values turned = w.transposed(part);
+        for (unsigned n = 0; n < kLanes; ++n)
+            w.b.CreateAlignedStore(turned[n], w.bytes(out, w.index(64 * n)), llvm::Align(64));
+        out = w.bytes(out, part_bytes);
+    }
+}
+
+}  // namespace
+
 llvm::Function* column_splitter(llvm::Module& module) {
     Writer w(module.getContext());
     llvm::IRBuilder<>& b = w.b;
     auto* ptr = b.getPtrTy();
     auto* word = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, "ingot_split_columns", {ptr, word, word, ptr, ptr});
+    auto [f, is_new] =
+        shared_function(module, "ingot_split_columns", {ptr, word, word, word, word, ptr, ptr});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
-    Value* k = f->getArg(1);
-    Value* rows = f->getArg(2);
+    Value* distance = f->getArg(1);
+    Value* k = f->getArg(2);
+    Value* rows = f->getArg(3);
     Value* part_bytes = b.CreateMul(rows, w.index(64));
     Value* step_bytes = b.CreateMul(part_bytes, w.index(kParts));
-    auto* halves = llvm::FixedVectorType::get(b.getInt16Ty(), kLanes);
-    // In half steps of 16 k.
-    Value* half_steps = b.CreateMul(w.step_count(k), w.index(2));
-    auto half_step = [&](Value* half, const Values& before) {
-        Value* first = b.CreateMul(half, w.index(kLanes));
-        Value* out = w.bytes(f->getArg(3),
-                             b.CreateAdd(b.CreateMul(b.CreateUDiv(half, w.index(2)), step_bytes),
-                                         b.CreateMul(b.CreateURem(half, w.index(2)), w.index(32))));
+    Value* step_distance = b.CreateMul(distance, w.index(kMatrixStep));
+    auto one_step = [&](Value* step, const Values& before) {
+        Value* first = b.CreateMul(step, w.index(kMatrixStep));
+        Value* of_step = w.bytes(f->getArg(5), b.CreateMul(step, step_bytes));
         auto some_rows = [&](Value* row, Values seen) {
+            Value* exist = w.lanes_below(b.CreateSub(f->getArg(4), row));
             Values lines;
-            for (unsigned n = 0; n < kLanes; ++n) {
+            for (unsigned n = 0; n < kMatrixStep; ++n) {
                 Value* at = b.CreateAdd(first, w.index(n));
-                Value* exists = b.CreateVectorSplat(kLanes, b.CreateICmpSLT(at, k));
                 Value* from = b.CreateGEP(b.getFloatTy(), f->getArg(0),
-                                          b.CreateAdd(b.CreateMul(at, rows), row));
-                lines.push_back(w.load(from, exists));
+                                          b.CreateAdd(b.CreateMul(at, distance), row));
+                w.prefetch(b.CreateGEP(b.getFloatTy(), from, step_distance));
+                lines.push_back(
+                    w.load(from, b.CreateSelect(b.CreateICmpSLT(at, k), exist, w.none())));
             }
-            lines = w.transposed(std::move(lines));
-            for (unsigned n = 0; n < kLanes; ++n) {
-                const auto parts = w.parts(lines[n]);
-                seen = w.widened(seen, lines[n]);
-                Value* to = w.bytes(out, b.CreateMul(b.CreateAdd(row, w.index(n)), w.index(64)));
-                for (std::size_t p = 0; p < kParts; ++p) {
-                    Value* upper = b.CreateTrunc(b.CreateLShr(parts[p], w.word(16)), halves);
-                    b.CreateAlignedStore(upper, to, llvm::Align(32));
-                    to = w.bytes(to, part_bytes);
-                }
-            }
+            const auto parts = paired_parts(w, lines, seen);
+            store_turned(w, parts, w.bytes(of_step, b.CreateMul(row, w.index(64))), part_bytes);
             return seen;
         };
         return emit_loop(b, "rows", w.index(0), rows, w.index(kLanes), before, some_rows);
     };
-    w.note(emit_loop(b, "half", w.index(0), half_steps, w.index(1), w.no_extremes(), half_step),
+    w.note(emit_loop(b, "step", w.index(0), w.step_count(k), w.index(1), w.no_extremes(), one_step),
+           f->getArg(6));
+    b.CreateRetVoid();
+    return f;
+}
+
+llvm::Function* panel_row_splitter(llvm::Module& module) {
+    Writer w(module.getContext());
+    llvm::IRBuilder<>& b = w.b;
+    auto* ptr = b.getPtrTy();
+    auto* word = b.getInt64Ty();
+    auto [f, is_new] =
+        shared_function(module, "ingot_split_panel_rows", {ptr, word, word, ptr, ptr});
+    if (!is_new) return f;
+    b.SetInsertPoint(&f->getEntryBlock());
+    Value* k = f->getArg(2);
+    auto one_step = [&](Value* step, const Values& before) {
+        Value* first = b.CreateMul(step, w.index(kMatrixStep));
+        Value* left = b.CreateSub(k, first);
+        Value* low = w.lanes_below(left);
+        Value* high = w.lanes_below(b.CreateSub(left, w.index(kLanes)));
+        Value* of_step = w.bytes(f->getArg(3), b.CreateMul(step, w.index(kParts * 2048)));
+        Value* at = b.CreateAdd(f->getArg(1), first);
+        auto some_columns = [&](Value* half, Values seen) {
+            Value* entries = b.CreateGEP(ptr, f->getArg(0), b.CreateMul(half, w.index(kLanes)));
+            Values lower, upper;
+            for (unsigned n = 0; n < kLanes; ++n) {
+                Value* start = b.CreateLoad(ptr, b.CreateConstGEP1_64(ptr, entries, n));
+                Value* from = b.CreateGEP(b.getFloatTy(), start, at);
+                lower.push_back(w.load(from, low));
+                upper.push_back(w.load(b.CreateConstGEP1_64(b.getFloatTy(), from, kLanes), high));
+            }
+            lower.insert(lower.end(), upper.begin(), upper.end());
+            const auto parts = paired_parts(w, lower, seen);
+            store_turned(w, parts, w.bytes(of_step, b.CreateMul(half, w.index(1024))),
+                         w.index(2048));
+            return seen;
+        };
+        return emit_loop(b, "columns", w.index(0), w.index(2), w.index(1), before, some_columns);
+    };
+    w.note(emit_loop(b, "step", w.index(0), w.step_count(k), w.index(1), w.no_extremes(), one_step),
            f->getArg(4));
     b.CreateRetVoid();
     return f;
@@ -291,51 +343,50 @@ llvm::Function* panel_splitter(llvm::Module& module) {
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     Value* k = f->getArg(2);
-    constexpr std::int64_t kPairs = kMatrixStep / 2;
-    constexpr std::int64_t kRowsAhead = 32;
-    auto place_of = [&](Value* n) {
-        Value* step = b.CreateUDiv(n, w.index(kPairs));
-        Value* within = b.CreateURem(n, w.index(kPairs));
-        return w.bytes(f->getArg(3), b.CreateAdd(b.CreateMul(step, w.index(kParts * 2048)),
-                                                 b.CreateMul(within, w.index(64))));
+    Value* distance = f->getArg(1);
+    // Rows j and 16 + j of a step, of which those below `left` exist.
+    auto one_step = [&](Value* step, Value* left, const Values& before) {
+        Value* first = b.CreateMul(b.CreateMul(step, w.index(kMatrixStep)), distance);
+        Value* rows = b.CreateGEP(b.getFloatTy(), f->getArg(0), first);
+        Value* out = w.bytes(f->getArg(3), b.CreateMul(step, w.index(kParts * 2048)));
+        auto one_pair = [&](Value* j, Values seen) {
+            Value* upper_j = b.CreateAdd(j, w.index(kLanes));
+            auto mask = [&](Value* at) -> Value* {
+                if (!left) return nullptr;
+                return b.CreateVectorSplat(kLanes, b.CreateICmpSLT(at, left));
+            };
+            Value* lower_exists = mask(j);
+            Value* upper_exists = mask(upper_j);
+            Value* to = w.bytes(out, b.CreateMul(j, w.index(64)));
+            for (std::int64_t column = 0; column < 2; ++column) {
+                auto at = [&](Value* row, std::int64_t further) {
+                    Value* place = b.CreateMul(b.CreateAdd(row, w.index(further)), distance);
+                    return b.CreateGEP(b.getFloatTy(), rows,
+                                       b.CreateAdd(place, w.index(column * kLanes)));
+                };
+                for (Value* row : {j, upper_j}) w.prefetch(at(row, kMatrixStep));
+                Value* lower = w.load(at(j, 0), lower_exists);
+                Value* upper = w.load(at(upper_j, 0), upper_exists);
+                const auto x = w.parts(lower), y = w.parts(upper);
+                seen = w.widened(w.widened(seen, lower), upper);
+                for (std::int64_t p = 0; p < kParts; ++p)
+                    b.CreateAlignedStore(
+                        w.paired(x[static_cast<std::size_t>(p)], y[static_cast<std::size_t>(p)]),
+                        w.bytes(to, w.index(p * 2048 + column * 1024)), llvm::Align(64));
+            }
+            return seen;
+        };
+        return emit_loop(b, "pair", w.index(0), w.index(kLanes), w.index(1), before, one_pair);
     };
-    auto pair = [&](Value* n, Value* second_exists, Values seen) {
-        Value* row = b.CreateGEP(b.getFloatTy(), f->getArg(0),
-                                 b.CreateMul(b.CreateMul(n, w.index(2)), f->getArg(1)));
-        Value* to = place_of(n);
-        for (std::int64_t column = 0; column < 2; ++column) {
-            Value* from = b.CreateGEP(b.getFloatTy(), row, w.index(column * kLanes));
-            for (std::int64_t further = kRowsAhead; further < kRowsAhead + 2; ++further)
-                w.prefetch(
-                    b.CreateGEP(b.getFloatTy(), from, b.CreateMul(f->getArg(1), w.index(further))));
-            Value* upper = w.load(from);
-            Value* lower = w.load(b.CreateGEP(b.getFloatTy(), from, f->getArg(1)), second_exists);
-            const auto x = w.parts(upper), y = w.parts(lower);
-            seen = w.widened(w.widened(seen, upper), lower);
-            for (std::int64_t p = 0; p < kParts; ++p)
-                b.CreateAlignedStore(w.upper_halves(x[static_cast<std::size_t>(p)],
-                                                    y[static_cast<std::size_t>(p)], true),
-                                     w.bytes(to, w.index(p * 2048 + column * 1024)),
-                                     llvm::Align(64));
-        }
-        return seen;
-    };
-    Value* pairs = b.CreateUDiv(k, w.index(2));
-    Values seen = emit_loop(b, "pair", w.index(0), pairs, w.index(1), w.no_extremes(),
-                            [&](Value* n, const Values& s) { return pair(n, nullptr, s); });
-    // An odd k's last, and zeros to the end of the step.
-    Value* with_odd = b.CreateUDiv(b.CreateAdd(k, w.index(1)), w.index(2));
-    Value* nowhere = llvm::Constant::getNullValue(w.lanes_below(k)->getType());
-    seen = emit_loop(b, "odd", pairs, with_odd, w.index(1), seen,
-                     [&](Value* n, const Values& s) { return pair(n, nowhere, s); });
+    Value* whole = b.CreateUDiv(k, w.index(kMatrixStep));
+    Values seen =
+        emit_loop(b, "step", w.index(0), whole, w.index(1), w.no_extremes(),
+                  [&](Value* step, const Values& s) { return one_step(step, nullptr, s); });
+    // The rest of k, and zeros to the end of the step.
+    Value* left = b.CreateURem(k, w.index(kMatrixStep));
+    seen = emit_loop(b, "rest", whole, w.step_count(k), w.index(1), seen,
+                     [&](Value* step, const Values& s) { return one_step(step, left, s); });
     w.note(seen, f->getArg(4));
-    Value* all = b.CreateMul(w.step_count(k), w.index(kPairs));
-    emit_loop(b, "zero", with_odd, all, [&](Value* n) {
-        Value* to = place_of(n);
-        for (std::int64_t place = 0; place < 2 * std::int64_t{kParts}; ++place)
-            b.CreateAlignedStore(llvm::Constant::getNullValue(w.words),
-                                 w.bytes(to, w.index(place * 1024)), llvm::Align(64));
-    });
     b.CreateRetVoid();
     return f;
 }
@@ -388,15 +439,15 @@ llvm::Function* split_check(llvm::Module& module) {
     Value* biased = b.CreateAdd(b.CreateAdd(scale, k_bits), number(127 - 96));
     Value* small = b.CreateVectorSplat(kLanes, b.CreateShl(biased, b.getInt32(23)));
     Value* range = b.CreateSub(w.word(kInfinity), small);
-    Value* none = llvm::Constant::getNullValue(w.lanes_below(f->getArg(1))->getType());
     Value* sums = b.CreateMul(f->getArg(1), w.index(kMatrixColumns));
-    Value* strange = emit_loop(
-        b, "sum", w.index(0), sums, w.index(kLanes), {none}, [&](Value* n, const Values& found) {
-            Value* at = b.CreateGEP(b.getFloatTy(), f->getArg(0), n);
-            Value* bits = b.CreateBitCast(w.load(at), w.words);
-            Value* above = b.CreateSub(b.CreateAnd(bits, w.word(kMagnitude)), small);
-            return Values{b.CreateOr(found[0], b.CreateICmpUGE(above, range))};
-        })[0];
+    Value* strange =
+        emit_loop(b, "sum", w.index(0), sums, w.index(kLanes), {w.none()},
+                  [&](Value* n, const Values& found) {
+                      Value* at = b.CreateGEP(b.getFloatTy(), f->getArg(0), n);
+                      Value* bits = b.CreateBitCast(w.load(at), w.words);
+                      Value* above = b.CreateSub(b.CreateAnd(bits, w.word(kMagnitude)), small);
+                      return Values{b.CreateOr(found[0], b.CreateICmpUGE(above, range))};
+                  })[0];
     b.CreateRet(b.CreateOrReduce(strange));
     return f;
 }
@@ -426,10 +477,13 @@ llvm::Function* split_repair(llvm::Module& module) {
                 emit_loop(b, "k", from, end, w.index(1), zero, [&](Value* n, const Values& acc) {
                     Value* step = b.CreateUDiv(n, w.index(kMatrixStep));
                     Value* within = b.CreateURem(n, w.index(kMatrixStep));
+                    // Element j of a step lies beside 16 + j.
+                    Value* pair = b.CreateMul(b.CreateURem(within, w.index(kLanes)), w.index(4));
+                    Value* of_pair = b.CreateMul(b.CreateUDiv(within, w.index(kLanes)), w.index(2));
                     Value* at = w.bytes(
                         of_row,
                         b.CreateAdd(b.CreateMul(b.CreateMul(step, part_bytes), w.index(kParts)),
-                                    b.CreateMul(within, w.index(2))));
+                                    b.CreateAdd(pair, of_pair)));
                     Value* a = nullptr;
                     for (int p = 0; p < kParts; ++p) {
                         Value* half = b.CreateAlignedLoad(b.getInt16Ty(), at, llvm::Align(2));

@@ -12,8 +12,9 @@
 // multiply-adds.
 //
 // Layouts, in steps of 32 k (k is rounded up with zeros):
-//     A  [steps][part 3][rows][32 k]              bf16, rows a multiple of 16
-//     B  [steps][part 3][column / 16][k / 2][column % 16][k % 2]
+//     A  [steps][part 3][rows][k % 16][k / 16]              bf16, rows a multiple of 16
+//     B  [steps][part 3][column / 16][k % 16][column % 16][k / 16]
+// A pair is k and k + 16, so that two vectors of words become one of pairs by a shift.
 //
 // Called by the driver that emit_contraction writes. Cost: six products of bf16 at 512 FMAs a cycle
 // are 85 FMAs of f32 a cycle, where vectors do 32; 60 to 70 are reached from the second cache.
@@ -30,12 +31,12 @@ namespace ingot::codegen {
 /// So many k of B's panel are split at a time and stay in the first cache.
 inline constexpr std::int64_t kSplitBlock = 128;
 
-/// void f(ptr a, i64 steps, ptr b, ptr c, ptr room, i1 add, ptr next, i64 next_lines)
+/// void f(ptr a, i64 steps, ptr b, ptr c, ptr room, i1 add, ptr next, i64 next_count,
+///        i64 next_distance, i64 step_distance)
 /// `rows` (16 or 32) rows of A against 32 columns of B; c: [rows][32] sums, replaced or added to;
 /// room: as much memory, needed to add. Callers add after so few k (kSplitBlock) that the chain is
 /// no longer than the vendor's libraries'.
-/// With each step `next_lines` lines of 64 bytes from `next` on are fetched into the second cache;
-/// they need not be mapped.
+/// What is fetched ahead: as matrix_kernel.
 llvm::Function* split_kernel(llvm::Module& module, int rows);
 
 /// What a splitter has seen, as the bits of magnitudes; splitters widen what stands there.
@@ -49,13 +50,18 @@ struct Extremes {
 /// are several segments.
 llvm::Function* row_splitter(llvm::Module& module);
 
-/// void f(ptr packed, i64 k, i64 rows, ptr out, ptr extremes)
-/// The same from row_packer's order, [k][rows].
+/// void f(ptr first, i64 distance, i64 k, i64 rows, i64 exist, ptr out, ptr extremes)
+/// The same where neighbours along the rows lie side by side and those along k `distance` elements
+/// apart; rows from `exist` on are zeros.
 llvm::Function* column_splitter(llvm::Module& module);
 
 /// void f(ptr b, i64 ldb, i64 k, ptr out, ptr extremes)
 /// Splits k rows of 32 columns, `ldb` elements apart, and fetches some that follow.
 llvm::Function* panel_splitter(llvm::Module& module);
+
+/// void f(ptr table, i64 from, i64 k, ptr out, ptr extremes)
+/// The same from 32 pointers to columns whose k are consecutive, beginning with k `from`.
+llvm::Function* panel_row_splitter(llvm::Module& module);
 
 /// i1 f(ptr c, i64 rows, i64 k, ptr extremes of A, ptr extremes of B)
 /// Whether the sums in c may be wrong by more than the rounding of a chain of sums.
