@@ -167,6 +167,9 @@ void divide_matrix(Decisions& d, const TargetInfo& target) {
                        : l2 * 5 / 8 / (k * d.matrix_bytes() + sums));
     const std::int64_t fewest = (m + most_rows - 1) / most_rows;
     const double order_rows = rows_for_order(d);
+    // Splitting a row of A, which every core does that has the row, takes as long as so many panels
+    // pass over it.
+    const double split_panels = d.plan.split() ? 3.5 : 0;
     double best = 0;
     for (std::int64_t count = fewest; count < fewest + 2 * cores; ++count)
         for (std::int64_t group = 1; group <= std::min(panels, most_panels); ++group) {
@@ -175,9 +178,12 @@ void divide_matrix(Decisions& d, const TargetInfo& target) {
                 batch * ((tiles + height - 1) / height) * ((panels + group - 1) / group);
             const std::int64_t turns = (items + cores - 1) / cores;
             // Passing over A costs as much as a fraction of a panel.
-            const double cost = static_cast<double>(turns) *
-                                (static_cast<double>(height * kMatrixRows) + order_rows) *
-                                (static_cast<double>(group) + 0.1);
+            const std::int64_t groups = (panels + group - 1) / group;
+            const std::int64_t blocks_of_core = (turns + groups - 1) / groups;
+            const auto rows = static_cast<double>(height * kMatrixRows);
+            const double cost = static_cast<double>(turns) * (rows + order_rows) *
+                                    (static_cast<double>(group) + 0.1) +
+                                static_cast<double>(blocks_of_core) * rows * split_panels;
             if (best > 0 && cost >= best) continue;
             best = cost;
             d.group = static_cast<int>(group);
