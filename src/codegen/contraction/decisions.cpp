@@ -131,8 +131,7 @@ void decide_vectors(Decisions& d, const Contraction& c, const TargetInfo& target
 /// Bringing an element of B into order, which mostly comes from memory, takes as long as the
 /// products of this many rows with it.
 double rows_for_order(const Decisions& d) {
-    if (!d.plan.split()) return 32;
-    if (d.plan.b.form == OperandForm::Panels) return 10;
+    if (!d.plan.split() || d.plan.b.form == OperandForm::Panels) return 32;
     return d.b_in_place ? 64 : 128;
 }
 

@@ -161,10 +161,6 @@ ContractionEmitter::Ahead ContractionEmitter::fetched_ahead(const PanelGroup& gr
         Value* back = b_.CreateMul(part.n_th, panel_bytes);
         return b_.CreateSelect(is_last, b_.CreateSub(part_bytes, back), panel_bytes);
     };
-    auto tile_distance = [&](Ahead ahead) {
-        ahead.tile_distance = b_.CreateMul(ahead.count, ahead.distance);
-        return ahead;
-    };
     if (d_.b_by_rows) {
         // A pair of lines of each column, of all steps.
         const auto linear =
@@ -175,8 +171,9 @@ ContractionEmitter::Ahead ContractionEmitter::fetched_ahead(const PanelGroup& gr
         here = at(element_, here, part.from);
         Value* next = onwards(b_.CreateMul(distance, i64(columns())),
                               b_.CreateMul(part.length, i64(bytes(d_.dtype))));
-        return tile_distance(
-            {at(b_.getInt8Ty(), here, next), shared(columns()), distance, i64(kPair), nullptr});
+        Value* count = shared(columns());
+        return {at(b_.getInt8Ty(), here, next), count, distance, i64(kPair),
+                b_.CreateMul(count, distance)};
     }
     const bool panels = d_.plan.b.form == OperandForm::Panels;
     if (!panels && !(split && d_.b_in_place)) return nothing;
@@ -187,11 +184,14 @@ ContractionEmitter::Ahead ContractionEmitter::fetched_ahead(const PanelGroup& gr
     Value* panel_bytes =
         panels ? b_.CreateMul(b_.CreateMul(units(d_.plan.k), i64(columns())), i64(4)) : i64(kPair);
     Value* next = split ? onwards(panel_bytes, part_bytes) : part_bytes;
-    // Pairs of lines are rows of the panel, or two rows of bf16.
-    Value* pair_distance = panels ? i64(kPair) : row_bytes;
+    // Pairs of lines are rows of the panel, or two rows of bf16. What lies together is fetched in
+    // its order.
     const std::int64_t step_pairs = kMatrixStep * kMatrixColumns * element_bytes / kPair;
-    return tile_distance({at(b_.getInt8Ty(), here, next), shared(step_pairs),
-                          b_.CreateMul(part.steps, pair_distance), pair_distance, nullptr});
+    Value* count = shared(step_pairs);
+    Value* distance = panels ? i64(kPair) : row_bytes;
+    Value* step_distance = b_.CreateMul(count, distance);
+    return {at(b_.getInt8Ty(), here, next), count, distance, step_distance,
+            b_.CreateMul(part.steps, step_distance)};
 }
 
 /// The part in the order that the units take.

@@ -364,7 +364,9 @@ llvm::Function* panel_splitter(llvm::Module& module) {
                     return b.CreateGEP(b.getFloatTy(), rows,
                                        b.CreateAdd(place, w.index(column * kLanes)));
                 };
-                for (Value* row : {j, upper_j}) w.prefetch(at(row, kMatrixStep));
+                // The next step's rows in the order in which they lie.
+                for (const std::int64_t further : {kMatrixStep, kMatrixStep + 1})
+                    w.prefetch(at(b.CreateMul(j, w.index(2)), further));
                 Value* lower = w.load(at(j, 0), lower_exists);
                 Value* upper = w.load(at(upper_j, 0), upper_exists);
                 const auto x = w.parts(lower), y = w.parts(upper);
