@@ -51,12 +51,17 @@ class _Builder:
         self._nodes: dict[int, torch.fx.Node] = {}
         self._of_constant: dict[int, torch.fx.Node] = {}
         self._sizes: dict[str, torch.fx.Node] = {}  # by text
+        self._floats: set[torch.fx.Node] = set()
 
     def node(self, index: int) -> torch.fx.Node:
         return self._nodes[index]
 
-    def add_input(self, index: int, name: str) -> None:
-        self._nodes[index] = self.graph.placeholder(name)
+    def add_input(self, index: int, name: str, example: torch.Tensor | float) -> None:
+        node = self.graph.placeholder(name)
+        if isinstance(example, float):  # read as TorchDynamo reads it
+            node = self.graph.call_method("item", (node,))
+            self._floats.add(node)
+        self._nodes[index] = node
 
     def add_size(self, name: str) -> None:
         self._sizes[name] = self.graph.placeholder(name)
@@ -100,8 +105,29 @@ class _Builder:
                 args.append(value)
             elif not _is_default(row, value):
                 kwargs[row.name] = value
+        target = self._with_numbers(name, target, args)
         node = self.graph.call_function(target, tuple(args), kwargs)
         self._bind(node, results[0] if len(results) == 1 else list(results))
+
+    def _with_numbers(self, name: str, target: Any, arguments: list[Any]) -> Any:
+        """The overload for floats where tensors are asked for; some take them themselves."""
+        formal = target._schema.arguments
+        numbers = {
+            row.name
+            for row, value in zip(formal, arguments, strict=False)
+            if str(row.type) == "Tensor"
+            and isinstance(value, torch.fx.Node)
+            and value in self._floats
+        }
+        plain = name.partition("::")[2].partition(".")[0]
+        if not numbers or torch._C._should_allow_numbers_as_tensors(plain):
+            return target
+        wanted = [(row.name, "number" if row.name in numbers else str(row.type)) for row in formal]
+        packet = target.overloadpacket
+        for overload in map(packet.__getattr__, packet.overloads()):
+            if [(row.name, str(row.type)) for row in overload._schema.arguments] == wanted:
+                return overload
+        raise NotImplementedError(f"a float in the place of a tensor in {name}")
 
     def _add_function(self, cls: type, arguments: list[Any], results: Sequence[Any]) -> None:
         """A custom `autograd.Function`. Tensors are the node's arguments; the rest is its own."""
@@ -217,20 +243,20 @@ def _is_default(row: Any, value: Any) -> bool:
 
 def graph_module(
     calls: Sequence[tuple[str, Sequence[Any], Sequence[Any]]],
-    examples: Mapping[int, torch.Tensor],
+    examples: Mapping[int, torch.Tensor | float],
     outputs: Sequence[int | None],
     sizes: Iterable[str] = (),
 ) -> torch.fx.GraphModule:
     """The graph of a log. `calls`, `examples` and `outputs` as capture hands them to a backend.
 
-    Takes the integers that `sizes` names, then the tensors of `examples`, in order, and returns a
-    tuple of those that `outputs` names.
+    Takes the integers that `sizes` names, then the tensors of `examples`, in order, 0-dim ones of
+    doubles for its floats, and returns a tuple of those that `outputs` names.
     """
     builder = _Builder()
     for name in sizes:
         builder.add_size(name)
-    for position, index in enumerate(examples):
-        builder.add_input(index, f"arg{position}")
+    for position, (index, example) in enumerate(examples.items()):
+        builder.add_input(index, f"arg{position}", example)
     for name, arguments, results in calls:
         builder.add_call(name, arguments, results)
     builder.graph.output(tuple(None if k is None else builder.node(k) for k in outputs))

@@ -62,7 +62,7 @@ def _reproducer(options: _options.Options) -> Callable:
         reason: str | None, calls: list, examples: dict, outputs: list, sizes: dict, shapes: list
     ) -> None:
         gm = _fx.graph_module(calls, examples, outputs)
-        inputs = list(examples.values())
+        inputs = _tensors(examples)
         if reason is None:
             write_reproducer(gm, inputs, "a graph compiled under INGOT_DEBUG", options)
         else:
@@ -70,6 +70,13 @@ def _reproducer(options: _options.Options) -> Callable:
             _backend.report_failure(gm, inputs, line[0] if line else "", options)
 
     return reproduce
+
+
+def _tensors(examples: dict[int, torch.Tensor | float]) -> list[torch.Tensor]:
+    return [
+        torch.tensor(one, dtype=torch.float64) if isinstance(one, float) else one
+        for one in examples.values()
+    ]
 
 
 def _hook(backend: Callable, settings: Settings) -> Callable:
@@ -80,24 +87,26 @@ def _hook(backend: Callable, settings: Settings) -> Callable:
         calls: list, examples: dict, outputs: list, sizes: dict, shapes: list
     ) -> Callable:
         gm = _fx.graph_module(calls, examples, outputs, sizes)
-        tensors = list(examples.values())
-        symbolic = _symbolic_examples(sizes, tensors, shapes) if sizes else None
+        given = list(examples.values())
+        changes = sizes or any(isinstance(one, float) for one in given)
+        symbolic = _symbolic_examples(sizes, given, shapes) if changes else None
         try:
-            compiled = backend(gm, tensors if symbolic is None else symbolic.inputs, **extra)
+            compiled = backend(gm, given if symbolic is None else symbolic.inputs, **extra)
         except Exception as error:
             raise _errors.BackendCompilerFailed(backend, error) from error
         run = _fx.below_autocast(compiled)
         if symbolic is not None:
-            run.serves, run.fixes = symbolic.serves, symbolic.fixes
+            run.serves = symbolic.serves
+            run.fixes, run.fixes_floats = symbolic.fixes, symbolic.fixes_floats
         return run
 
     return compile_log
 
 
-def _symbolic_examples(sizes: dict, tensors: list, shapes: list) -> Any:
+def _symbolic_examples(sizes: dict, given: list, shapes: list) -> Any:
     from ._shapes import Examples  # PyTorch's own symbols, which take a second to import
 
-    return Examples(sizes, tensors, shapes)
+    return Examples(sizes, given, shapes)
 
 
 def _with_errors(captured: Any, function: Callable) -> Callable:

@@ -446,6 +446,13 @@ Py_ssize_t rate_of_fused_step(const Event& event) {
     return -1;
 }
 
+/// Whether it is a call of `where`, whose numbers PyTorch makes into tensors at once.
+bool is_choice(const Event& event) {
+    if (event.operation != Operation::call) return false;
+    const std::string name = classify(event.operands[0]).name;
+    return name == "torch.where" || name == "Tensor.where";
+}
+
 }  // namespace
 
 Event Recording::with_stand_ins(const Event& event, std::vector<Ref>& held,
@@ -470,8 +477,8 @@ Event Recording::with_stand_ins(const Event& event, std::vector<Ref>& held,
             PyErr_Clear();
         }
     }
-    const bool is_operator =
-        event.operation == Operation::binary || event.operation == Operation::compare;
+    const bool is_operator = event.operation == Operation::binary ||
+                             event.operation == Operation::compare || is_choice(event);
     const Py_ssize_t rate = rate_of_fused_step(event);
     for (std::size_t i = first; i < operands.size(); ++i) {
         Ref other =

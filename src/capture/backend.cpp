@@ -29,6 +29,8 @@ struct Shape {
     py::tuple items;
 };
 
+bool is_number(const at::Tensor& t) { return t.unsafeGetTensorImpl()->is_wrapped_number(); }
+
 /// Writes a log as Python data.
 class LogWriter {
   public:
@@ -160,6 +162,9 @@ class LogWriter {
     py::object data(const c10::IValue& v, Write&& write) {
         if (v.isTensor()) return write(v.toTensor());
         if (v.isSymInt()) return integer(v.toSymInt());
+        if (v.isSymFloat())
+            if (const at::Tensor number = trace::contents(v.toSymFloat()); number.defined())
+                return write(number);
         if (!v.isList()) return torch::jit::toPyObject(v);
         py::list list;
         for (const c10::IValue& element : v.toListRef()) list.append(data(element, write));
@@ -179,7 +184,10 @@ py::tuple describe(const LogParts& parts, bool grad_mode) {
     py::dict given, sizes;
     py::list wanted, shapes;
     for (std::size_t i = 0; i < parts.promises.size(); ++i) {
-        given[py::int_(writer.number(parts.promises[i]))] = py::cast(parts.examples[i]);
+        const at::Tensor& example = parts.examples[i];
+        given[py::int_(writer.number(parts.promises[i]))] =
+            is_number(parts.promises[i]) ? py::object(py::float_(example.item().toDouble()))
+                                         : py::cast(example);
         shapes.append(writer.shape(parts.promises[i]));
     }
     for (const Expr symbol : parts.sizes)
@@ -197,6 +205,8 @@ py::tuple describe(const LogParts& parts, bool grad_mode) {
 Backend::Backend(py::object run, std::size_t outputs) : run_(std::move(run)), outputs_(outputs) {
     serves_ = py::getattr(run_, "serves", py::none());
     if (py::hasattr(run_, "fixes")) fixes_ = run_.attr("fixes").cast<std::vector<std::string>>();
+    if (py::hasattr(run_, "fixes_floats"))
+        fixes_floats_ = run_.attr("fixes_floats").cast<std::vector<std::size_t>>();
 }
 
 std::shared_ptr<Backend> Backend::make(PyObject* compile, const LogParts& parts, bool grad_mode) {
@@ -207,14 +217,22 @@ std::shared_ptr<Backend> Backend::make(PyObject* compile, const LogParts& parts,
 std::optional<std::vector<at::Tensor>> Backend::call(std::span<c10::TensorImpl* const> inputs,
                                                      std::span<const std::int64_t> numbers) const {
     const py::gil_scoped_acquire lock;
-    py::tuple given(numbers.size()), arguments(numbers.size() + inputs.size());
+    py::list given;
+    py::tuple arguments(numbers.size() + inputs.size());
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-        given[i] = py::int_(numbers[i]);
+        given.append(py::int_(numbers[i]));
         arguments[i] = given[i];
     }
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        at::Tensor t = trace::borrow(inputs[i]);
+        if (is_number(t)) {
+            const double value = t.item().toDouble();
+            given.append(py::float_(value));
+            t = at::scalar_tensor(value, at::kDouble);  // a tensor like others
+        }
+        arguments[numbers.size() + i] = py::cast(t);
+    }
     if (!serves_.is_none() && !serves_(*given).cast<bool>()) return std::nullopt;
-    for (std::size_t i = 0; i < inputs.size(); ++i)
-        arguments[numbers.size() + i] = py::cast(trace::borrow(inputs[i]));
     const py::sequence results = run_(*arguments);
     if (results.size() != outputs_) {
         PyErr_Format(PyExc_ValueError, "a backend's program returned %zu values instead of %zu",

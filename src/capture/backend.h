@@ -17,7 +17,8 @@
 
 namespace ingot::capture {
 
-/// A recording as its log of calls. `examples[i]` is the real tensor that `promises[i]` stood for.
+/// A recording as its log of calls. `examples[i]` is the real tensor that `promises[i]` stood for;
+/// a float is a tensor that counts as a number.
 struct LogParts {
     std::span<const trace::LoggedCall> log;
     std::span<const trace::InputSource> inputs;
@@ -39,12 +40,14 @@ class Backend {
     /// Throws as `describe`, and what `compile` raises.
     static std::shared_ptr<Backend> make(PyObject* compile, const LogParts& parts, bool grad_mode);
 
-    /// Runs it; takes Python's lock. Nothing if it is not valid for these numbers. Throws
-    /// pybind11::error_already_set.
+    /// Runs it; takes Python's lock. Nothing if it is not valid for these numbers and floats.
+    /// Throws pybind11::error_already_set.
     std::optional<std::vector<at::Tensor>> call(std::span<c10::TensorImpl* const> inputs,
                                                 std::span<const std::int64_t> numbers) const;
     /// The names of sizes for which it has one number only.
     const std::vector<std::string>& fixes() const { return fixes_; }
+    /// The same of floats, by their places among the inputs.
+    const std::vector<std::size_t>& fixes_floats() const { return fixes_floats_; }
 
     int traverse(visitproc visit, void* arg) const;
 
@@ -53,6 +56,7 @@ class Backend {
 
     pybind11::object run_, serves_;
     std::vector<std::string> fixes_;
+    std::vector<std::size_t> fixes_floats_;
     std::size_t outputs_ = 0;
 };
 

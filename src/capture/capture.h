@@ -33,15 +33,17 @@
 //
 //   A backend is called with `calls`: a list of (name, arguments, results), name as in
 //   'aten::add.Tensor', arguments and results with tensors as `_ingot.Value(index)`; `examples`: a
-//   dict from Value index to real tensor for what comes in; `outputs`: a list of indices. The call
-//   'ingot::set_grad_enabled' switches grad mode within the log, 'ingot::apply' is a custom
-//   autograd.Function: its arguments are the class and the list of what it is applied to. `sizes`:
-//   a dict from the names of symbolic integers to the example's numbers, `_ingot.Size(text)` an
-//   argument computed from them; `shapes`: of each tensor that comes in None or its sizes and
-//   strides, integers or texts. It returns a callable that takes the numbers of `sizes` and the
-//   tensors of `examples`, in order, and gives those of `outputs`. Where it has an attribute
-//   `serves`, that is asked first whether it is valid for such numbers; `fixes` names sizes of
-//   which it takes one number only. If it raises, sizes are numbers from the next recording on.
+//   dict from Value index to what comes in, a real tensor or a float, which a call gives as a 0-dim
+//   tensor of doubles and which counts as a number among arguments; `outputs`: a list of indices.
+//   The call 'ingot::set_grad_enabled' switches grad mode within the log, 'ingot::apply' is a
+//   custom autograd.Function: its arguments are the class and the list of what it is applied to.
+//   `sizes`: a dict from the names of symbolic integers to the example's numbers,
+//   `_ingot.Size(text)` an argument computed from them; `shapes`: of each tensor that comes in None
+//   or its sizes and strides, integers or texts. It returns a callable that takes the numbers of
+//   `sizes` and the tensors of `examples`, in order, and gives those of `outputs`. Where it has an
+//   attribute `serves`, that is asked first whether it is valid for such numbers and floats;
+//   `fixes` names sizes of which it takes one number only, `fixes_floats` has such floats' places
+//   among the examples. If it raises, sizes and floats are numbers from the next recording on.
 //
 //   _ingot.capture_counters() -> dict    the counters of all Captured together, and `reasons`: a
 //                                        dict from one-line reason to how often

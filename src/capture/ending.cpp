@@ -45,7 +45,7 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     specialised_at_.clear();
     recorder_ = std::make_unique<trace::Recorder>();
     recorder_->set_number_reader(bindings::read_number, bindings::own_float);
-    numbers_ = std::make_unique<Numbers>(*recorder_, segment_->guards, context_.backend == nullptr);
+    numbers_ = std::make_unique<Numbers>(*recorder_, segment_->guards);
     segment_->guards.begin_sizes(recorder_->symbols());
     std::function<void(PyObject*)> met;
     if (context_.settings.training) {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <numeric>
 #include <optional>
+#include <tuple>
 
 #include "bindings/errors.h"
 #include "bindings/lock.h"
@@ -62,7 +63,7 @@ std::int32_t GraphEnd::add_output(const at::Tensor& t) {
 void GraphEnd::run(const RecordingContext& context, const Transcript& transcript,
                    Counters& counters, Observer* observer) {
     std::vector<std::string> spent = take_spent();
-    assign_inputs();
+    assign_inputs(context.backend != nullptr);
     const std::size_t operators = recorder_.log().size();
     for (const trace::LoggedCall& call : recorder_.log())
         segment_.operators.push_back(call.op.schema().name());
@@ -169,13 +170,13 @@ void GraphEnd::compile_by_backend(const RecordingContext& context, const Transcr
         segment_.program =
             SegmentProgram::compile_by(context.backend, parts, segment_.guards.modes.grad);
     } catch (const NotSupported& e) {
-        if (sizes.empty()) throw;
+        if (!numbers_.any()) throw;
         throw NeedsNumbers(e.what(), false);
     } catch (pybind11::error_already_set& e) {
-        if (sizes.empty() || !e.matches(PyExc_Exception)) throw;
+        if (!numbers_.any() || !e.matches(PyExc_Exception)) throw;
         const std::string what = e.what();
-        throw NeedsNumbers("a backend fails on symbolic sizes: " + what.substr(0, what.find('\n')),
-                           false);
+        throw NeedsNumbers(
+            "a backend fails on symbolic numbers: " + what.substr(0, what.find('\n')), false);
     }
     if (segment_.program == nullptr) return;
     // The number is a guard: another one gets a graph of its own, and may be no special case there.
@@ -187,6 +188,8 @@ void GraphEnd::compile_by_backend(const RecordingContext& context, const Transcr
         if (std::ranges::find(fixed, to_string(symbol)) != fixed.end())
             (void)symbols.decide(SizeGuard::Relation::Eq, symbol, symbols.hint(symbol));
     symbols.set_origin(nullptr);
+    for (const std::size_t place : segment_.program->fixes_floats())
+        segment_.guards.floats.fix(segment_.inputs[place].index);
     if (!fixed.empty()) refuse_fixed_marks(symbols, segment_.guards, {});
 }
 
@@ -213,18 +216,20 @@ void GraphEnd::reproduce(const RecordingContext& context, const Transcript& tran
     }
 }
 
-void GraphEnd::assign_inputs() {
+void GraphEnd::assign_inputs(bool for_backend) {
     const auto sources = recorder_.inputs();
     const bool training = backwards_.any() || recorder_.needs_backward(outputs_);
     for (std::size_t i = 0; i < sources.size(); ++i) {
-        const at::Tensor real = sources[i].captured;
+        at::Tensor real = sources[i].captured;
         if (!real.defined()) continue;
         const at::Tensor promise = sources[i].promise;
         PyObject* object = python_object(real);
         const Known* known = object == nullptr ? nullptr : world_.find(object);
         if (const auto number = numbers_.float_input(real)) {
             segment_.inputs.push_back({false, *number, true});
-            if (real.is_cuda())
+            if (real.is_cuda() && for_backend)  // it takes the number from a tensor here
+                real = trace::number_tensor(numbers_.example(*number));
+            else if (real.is_cuda())
                 segment_.inputs.back().on_gpu = std::make_shared<trace::GpuNumber>(real.device());
             recorder_.give(i, false);
         } else if (known == nullptr) {
@@ -249,7 +254,7 @@ std::vector<std::size_t> GraphEnd::readable_order() const {
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
         const Segment::Input &x = segment_.inputs[a], &y = segment_.inputs[b];
-        return std::pair(x.pinned, x.index) < std::pair(y.pinned, y.index);
+        return std::tuple(x.pinned, !x.number, x.index) < std::tuple(y.pinned, !y.number, y.index);
     });
     return order;
 }

@@ -55,7 +55,7 @@ class GraphEnd {
     void compile_by_backend(const RecordingContext& context, const Transcript& transcript);
     /// Leaves a program that repeats the recording, with a line in the log if compiling it failed.
     void reproduce(const RecordingContext& context, const Transcript& transcript, bool failed);
-    void assign_inputs();
+    void assign_inputs(bool for_backend);
     /// Takes histories that were freed from the outputs; the program puts something in their place.
     std::vector<std::string> take_spent();
     /// The inputs with the call's tensors first, in the order in which they come; for people who

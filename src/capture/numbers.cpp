@@ -76,7 +76,7 @@ std::optional<FloatGuards::Index> Numbers::find_float(PyObject* object) const {
 }
 
 std::optional<FloatGuards::Index> Numbers::float_of(PyObject* object) {
-    if (object == nullptr || !follows_floats_) return std::nullopt;
+    if (object == nullptr) return std::nullopt;
     if (const auto index = find_float(object)) return index;
     if (PyFloat_CheckExact(object)) return guards_.floats.constant(PyFloat_AS_DOUBLE(object));
     const auto number = value_of(object);

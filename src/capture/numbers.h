@@ -26,10 +26,8 @@ namespace ingot::capture {
 
 class Numbers {
   public:
-    /// `guards`: of the segment that is being recorded. `floats`: whether floats that are computed
-    /// from symbolic integers may be others at the next call.
-    Numbers(trace::Recorder& recorder, GuardSet& guards, bool floats = true)
-        : recorder_(recorder), guards_(guards), follows_floats_(floats) {}
+    /// `guards`: of the segment that is being recorded.
+    Numbers(trace::Recorder& recorder, GuardSet& guards) : recorder_(recorder), guards_(guards) {}
     Numbers(const Numbers&) = delete;
     Numbers& operator=(const Numbers&) = delete;
 
@@ -62,6 +60,7 @@ class Numbers {
     std::optional<FloatGuards::Index> float_of(PyObject* object);
     /// Which float the program is given by this tensor; nothing for any other.
     std::optional<FloatGuards::Index> float_input(const at::Tensor& real) const;
+    double example(FloatGuards::Index index) const { return guards_.floats.example(index); }
     /// Guards the values of floats that PyTorch has asked for.
     void fix_read_floats();
 
@@ -111,7 +110,6 @@ class Numbers {
 
     trace::Recorder& recorder_;
     GuardSet& guards_;
-    bool follows_floats_ = true;
     std::unordered_map<PyObject*, Float> floats_;
     std::unordered_map<FloatGuards::Index, FloatInput> float_inputs_;
     std::unordered_map<PyObject*, Tensor> tensors_;

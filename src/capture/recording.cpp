@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_set>
 
 #include "bindings/errors.h"
@@ -79,8 +80,9 @@ PyObject* Recording::met_number(PyObject* value, const std::string& path,
         return node;
     };
     if (PyFloat_CheckExact(value)) {
-        if (context_.backend != nullptr) return nullptr;  // its graph has numbers, as TorchDynamo's
         const double example = PyFloat_AS_DOUBLE(value);
+        // PyTorch's symbols stand for finite numbers.
+        if (context_.backend != nullptr && !std::isfinite(example)) return nullptr;
         std::string name = history().float_of(path, example, context_.dynamic);
         if (name.empty()) return nullptr;
         const std::int32_t node = node_for(Check::Float);

@@ -73,6 +73,10 @@ class SegmentProgram {
     std::vector<std::string> fixes() const {
         return backend_ ? backend_->fixes() : std::vector<std::string>();
     }
+    /// The same of floats, by their places among the inputs.
+    std::vector<std::size_t> fixes_floats() const {
+        return backend_ ? backend_->fixes_floats() : std::vector<std::size_t>();
+    }
     /// Whether it has a backward.
     bool has_backward() const { return joint_ != nullptr; }
     /// Whether a call checks its inputs' metadata.

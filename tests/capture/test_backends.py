@@ -314,7 +314,12 @@ def test_a_backend_that_fails_on_symbolic_sizes_gets_numbers():
     assert graphs == [[(3,)], [(4,)], [(9,)]]
 
 
-def test_floats_that_are_computed_from_sizes_are_numbers():
+def floats_of(gm):
+    """What reads a float: the graph takes it as a tensor, as TorchDynamo's do."""
+    return [n for n in gm.graph.nodes if n.op == "call_method" and n.target == "item"]
+
+
+def test_floats_that_are_computed_from_sizes_stay_symbolic():
     def f(x):
         return x * (x.shape[0] / 2) + (1 if x.shape[0] / 2 > 3 else 0)
 
@@ -323,7 +328,88 @@ def test_floats_that_are_computed_from_sizes_are_numbers():
     for n in (3, 9, 4, 3, 9, 4):
         x = torch.randn(n)
         torch.testing.assert_close(compiled(x), f(x))
-    assert len(backend.graphs) == 3
+    assert len(backend.graphs) == 2
+
+
+@pytest.mark.parametrize("name", [None, "eager", "aot_eager"])
+def test_floats_that_change_are_inputs(name):
+    def f(x, i, rate, state):
+        state["decay"] *= 0.5
+        y = torch.where(x > 0, x, rate) + i * rate - state["decay"]
+        y = y + (x > rate) + torch.remainder(x, rate) + (rate - x) + torch.where(x > 1, rate, i)
+        return torch.add(y.half(), x, alpha=rate), (x.double() * rate).sum(), rate * 2
+
+    backend = RecordingBackend() if name is None else name
+    compiled = ingot.compile(f, backend=backend)
+    states = {"decay": 1.0}, {"decay": 1.0}
+    for rate in (0.1, 0.3, -0.7, 1e4, 0.1, 3.0, -0.0):
+        x, i = torch.randn(4), torch.arange(4)
+        expected, got = f(x, i, rate, states[0]), compiled(x, i, rate, states[1])
+        for a, b in zip(expected, got, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+        assert states[0] == states[1]
+    if name is None:
+        first, second = backend.graphs
+        assert not floats_of(first) and len(floats_of(second)) == 2
+        fakes = [one for one in backend.examples[1] if one.dim() == 0]
+        assert len(fakes) == 2 and all(one.dtype == torch.float64 for one in fakes)
+        assert all(isinstance(one.item(), torch.SymFloat) for one in fakes)
+
+
+def test_gradients_with_floats_that_change():
+    def f(x, rate):
+        return (x * rate).sin() / rate
+
+    backend = RecordingBackend()
+    compiled = ingot.compile(f, backend=backend)
+    for rate in (0.5, 0.25, 2.0, 3.0):
+        x = torch.randn(4, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        f(x, rate).sum().backward()
+        compiled(y, rate).sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
+    assert len(backend.graphs) == 2
+
+
+def test_what_a_backend_decides_by_floats_is_asked_at_each_call():
+    graphs = []
+
+    def backend(gm, examples):
+        number = examples[0].item() if examples[0].dim() == 0 else None
+        large = None if number is None else bool(number > 1)
+        graphs.append(large)
+
+        def run(*given):
+            assert large is None or (given[0].item() > 1) == large
+            return gm(*given)
+
+        return run
+
+    compiled = ingot.compile(lambda x, rate: x * rate, backend=backend)
+    for rate in (0.5, 0.25, 2.0, 0.75, 3.0, float("inf"), 4.0, float("nan")):
+        x = torch.ones(3)
+        torch.testing.assert_close(compiled(x, rate), x * rate, equal_nan=True)
+    assert graphs == [None, False, True, None, None]
+
+
+def test_a_float_that_a_backend_needs_is_a_guard():
+    graphs = []
+
+    def backend(gm, examples):
+        number = float(examples[0].item()) if examples[0].dim() == 0 else None
+        graphs.append(number)
+
+        def run(*given):
+            assert number is None or given[0].item() == number
+            return gm(*given)
+
+        return run
+
+    compiled = ingot.compile(lambda x, rate: x * rate, backend=backend)
+    for rate in (0.5, 0.25, 2.0, 0.25, 2.0, 0.5):
+        x = torch.ones(3)
+        torch.testing.assert_close(compiled(x, rate), x * rate)
+    assert graphs == [None, 0.25, None]  # a number from then on
 
 
 def test_a_custom_function_is_given_symbolic_sizes():
