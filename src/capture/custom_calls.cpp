@@ -265,6 +265,10 @@ Verdict Recording::on_custom_function(const Event& event, PyObject* function,
     if (function == nullptr || !PyType_Check(function) || event.keyword_names != nullptr || over_)
         throw Puzzle(name);
     if (strict_ != Strict::No) throw Puzzle("a custom function within another");
+    // Its node in PyTorch's graph is looked for by its name.
+    if (std::string_view(reinterpret_cast<PyTypeObject*>(function)->tp_name) ==
+        "BackwardHookFunction")
+        throw Puzzle("a module's hook on gradients");
     const auto refused = context_.tree->refused.find(function);
     if (refused != context_.tree->refused.end()) throw Puzzle(refused->second.second);
     for (PyObject* o : arguments)

@@ -6,12 +6,15 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "trace/sym_node.h"
+
 namespace ingot::trace {
 
 enum class Overlap : std::uint8_t { None, Same, Part };
 
 /// How `a` and `b` lie in one storage: apart, the same elements in the same places, or anything
-/// else (also what cannot be told quickly). Symbolic sizes that are not the same count as apart.
-Overlap overlap(const at::Tensor& a, const at::Tensor& b);
+/// else (also what cannot be told quickly). Symbolic sizes are tried with the example's numbers and
+/// a few others; where the answers differ, they become numbers.
+Overlap overlap(const at::Tensor& a, const at::Tensor& b, const SymbolicSizes& symbols);
 
 }  // namespace ingot::trace

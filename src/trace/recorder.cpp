@@ -67,6 +67,18 @@ void store(Call& call, const Call::Result& result, const at::Tensor& target, boo
     call.write(target, value);
 }
 
+/// Whether it writes to a tensor that is no promise.
+bool writes_outside(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    const auto& formal = op.schema().arguments();
+    const std::size_t below = stack.size() - formal.size();
+    for (std::size_t i = 0; i < formal.size(); ++i) {
+        if (!is_written(formal[i]) || !stack[below + i].isTensor()) continue;
+        const at::Tensor t = stack[below + i].toTensor();
+        if (t.defined() && !is_promise(t)) return true;
+    }
+    return false;
+}
+
 }  // namespace
 
 void RecorderState::log_call(const c10::OperatorHandle& op, std::vector<c10::IValue> arguments,
@@ -125,7 +137,7 @@ void RecorderState::refuse_overlap(const c10::OperatorHandle& op,
             if (i == target) continue;
             for_each_tensor(stack[below + i], [&](const at::Tensor& t) {
                 if (cell_of(t) != cell) return;
-                const Overlap found = overlap(written, t);
+                const Overlap found = overlap(written, t, *symbols);
                 if (found == Overlap::Part || (found == Overlap::Same && !elementwise))
                     throw NotSupported("a write over memory that another operand reads");
             });
@@ -270,6 +282,9 @@ void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& s
         for (auto key : {c10::DispatchKey::CompositeImplicitAutograd,
                          c10::DispatchKey::CompositeExplicitAutograd}) {
             if (!op.hasKernelForDispatchKey(key)) continue;
+            // A kernel such as that of copy_ would write to the tensor itself.
+            if (key == c10::DispatchKey::CompositeExplicitAutograd && writes_outside(op, stack))
+                continue;
             if (depth_ > 40) throw NotSupported(origin + ": a decomposition without end");
             struct Depth {
                 int& depth;

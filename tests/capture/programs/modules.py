@@ -132,6 +132,30 @@ def forward_hooks(w):
 
 
 @program
+def hooks_on_gradients_of_modules(w):
+    module, seen = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), []
+    for parameter in module.parameters():
+        parameter.data = w.t(*parameter.shape)
+    f = w.compile(module)
+
+    def changed(module, into, out):
+        seen.append([len(into), len(out)])
+        return tuple(None if g is None else g * 2 for g in into)
+
+    w.backward(w.call(f, w.t(2, 4)), *module.parameters())
+    handle = module[2].register_full_backward_hook(changed)
+    for _ in range(2):
+        w.backward(w.call(f, w.t(2, 4)), *module.parameters())
+    handle.remove()
+    handle = module[0].register_full_backward_pre_hook(lambda module, out: (out[0] * 3,))
+    x = w.t(2, 4, grad=True)
+    w.backward(w.call(f, x), x, *module.parameters())
+    handle.remove()
+    w.backward(w.call(f, x), x, *module.parameters())
+    w.note(seen)
+
+
+@program
 def hooks_with_keyword_arguments(w):
     class Scaled(nn.Module):
         def forward(self, x, *, scale=1):

@@ -49,6 +49,40 @@ def inputs_that_overlap(w):
 
 
 @program
+def copies_between_inputs_that_overlap(w):
+    def f(x, y):
+        x.add_(1)
+        y.copy_(x)
+        return y * 2, y.view(-1)  # which fails for some
+
+    f = w.compile(f)
+    for _ in range(2):
+        base = w.t(4, 4)
+        w.call(f, base[:3, :3], base[1:, 1:])
+        w.call(f, base[:2], base[2:])
+        w.call(f, base[1:3], base[:2])
+        w.note(base)
+
+
+@program
+def writes_over_their_own_operands(w):
+    def f(x, k):
+        x.unsqueeze(0)[:, 1:].add_(x[1:])
+        return x
+
+    def g(x, k):
+        x[:k].copy_(x[x.shape[0] - k :])
+        x[0].add_(x[1])
+        return x * 2
+
+    f, g = w.compile(f), w.compile(g)
+    for n in (2, 5, 4, 7):
+        w.call(f, w.t(n), n)
+        for k in (2, 3, 4):
+            w.call(g, w.t(4 + n), k)
+
+
+@program
 def results_that_alias(w):
     def f(x):
         y = x * 2
