@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -44,9 +45,10 @@ def load(text: str) -> Callable:
     """The function `build` of a program's text."""
     name = f"<fuzz {abs(hash(text))}>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    space: dict = {"__name__": "fuzzed"}
-    exec(compile(text, name, "exec"), space)
-    return space["build"]
+    module = types.ModuleType("fuzzed")
+    sys.modules[module.__name__] = module  # dataclasses look there
+    exec(compile(text, name, "exec"), module.__dict__)
+    return module.build
 
 
 def failure(text: str, compiler: Callable) -> str | None:

@@ -10,55 +10,18 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from capture.fuzz_phrases import (
+    CHANGES,
+    COMPOUNDS,
+    CONDITIONS,
+    HEAD,
+    NUMBERS,
+    STATEMENTS,
+    TENSORS,
+)
+
 # A node is a line, or a compound statement: parts of (header, body).
 Node = "str | Compound"
-
-HEAD = """
-import torch
-
-
-class Thing:
-    def __init__(self, value):
-        self.value, self.scale, self.count, self.log = value, 2.0, 0, []
-
-    def bump(self, x):
-        self.count += 1
-        self.last = x * self.scale
-        return self.last + self.value
-
-    @property
-    def twice(self):
-        return self.value * 2
-
-
-class Scope:
-    def __init__(self, thing, swallow):
-        self.thing, self.swallow = thing, swallow
-
-    def __enter__(self):
-        self.thing.log.append("in")
-        return self.thing.count
-
-    def __exit__(self, kind, value, trace):
-        self.thing.log.append(kind.__name__ if kind else "out")
-        return self.swallow and kind is ValueError
-
-
-def build(w):
-    thing = Thing(w.t(4))
-    items = [w.t(4), w.t(4)]
-    table = {"a": w.t(4), "n": 2}
-    scale, count = 1.5, 0
-
-    def helper(a, b=None, *rest, k=1):
-        a = torch.tanh(a) * k
-        return a if b is None else a + b + len(rest)
-
-    def parts(a, n):
-        for k in range(n):
-            a = a * 0.5 + k
-            yield a
-"""
 
 
 @dataclass
@@ -73,7 +36,7 @@ def lines(block: list, indent: int) -> list[str]:
     out = []
     for node in block:
         if isinstance(node, str):
-            out.append("    " * indent + node)
+            out += ["    " * indent + row for row in node.splitlines()]
             continue
         for header, body in node.parts:
             out.append("    " * indent + header)
@@ -89,7 +52,7 @@ class Script:
     steps: list[str]
 
     def text(self) -> str:
-        rows = [HEAD, "    def f(x, y, n, flag, s):", "        nonlocal count"]
+        rows = [HEAD, "    def f(x, y, n, flag, s):", "        nonlocal count, state, mode"]
         rows += lines(self.body, 2)
         rows += ["", "    f = w.compile(f)"]
         rows += ["    " + step for step in self.steps]
@@ -139,23 +102,9 @@ class Writer:
         real = self._pick("0.5", "1.5", "0.25", "2.0", "0.1", "-0.75", "0.0", "3.25")
         call = f"w.call(f, {made[0]}, {made[1]}, {number}, {flag}, {real})"
         rows += [call, "w.note(vars(thing), items, table, count, scale)"]
+        rows.append("w.note(state, net.gain, net.mean, net.training, mode, weight.grad)")
         if self._chance(0.5):
-            rows.append(
-                self._pick(
-                    "thing.scale = thing.scale + 1",
-                    "thing.value = w.t(4)",
-                    "items.append(w.t(4))",
-                    "items[:] = items[:2]",
-                    "table['a'] = w.t(4)",
-                    "table['n'] += 1",
-                    "scale = scale * 0.5",
-                    "thing.scale *= 0.75",
-                    "table['n'] = 0.5 * table['n']",
-                    "count += 10",
-                    "thing.value.add_(1)",
-                    "Thing.bump, thing.extra = Thing.bump, 1",
-                )
-            )
+            rows.append(self._random.choice(CHANGES))
         return rows
 
     # Statements.
@@ -172,6 +121,7 @@ class Writer:
         if depth >= 3 or self._statements > 40 or self._chance(0.62):
             return self._simple()
         kinds = [self._if, self._if, self._with, self._try, self._inner]
+        kinds += [self._phrase_with_bodies] * 3
         if depth < 2:
             kinds += [self._for, self._while]
         return self._random.choice(kinds)(depth)
@@ -182,7 +132,38 @@ class Writer:
         names.append(name)
         return name
 
+    def _filled(self, phrase: str, depth: int = 1) -> str:
+        """A phrase with names and expressions in its places."""
+        return phrase.format_map(
+            {
+                "t": self._random.choice(self._tensors),
+                "u": self._random.choice(self._tensors),
+                "a": self._tensor(depth) if "{a}" in phrase else "",
+                "n": self._number() if "{n}" in phrase else "",
+                "c": self._condition() if "{c}" in phrase else "",
+            }
+        )
+
+    def _phrase_with_bodies(self, depth: int) -> Compound:
+        return Compound(self._parts(self._random.choice(COMPOUNDS), depth))
+
+    def _parts(self, parts: list, depth: int) -> list[tuple[str, list]]:
+        made = []
+        for header, body in parts:
+            block: list = []
+            for one in [body] if isinstance(body, str) else body:
+                if one == "...":
+                    block += self._block(depth + 1, self._random.randint(1, 2))
+                elif isinstance(one, str):
+                    block.append(self._filled(one))
+                else:
+                    block.append(Compound(self._parts(one, depth + 1)))
+            made.append((self._filled(header), block))
+        return made
+
     def _simple(self) -> str:
+        if self._chance(0.4):
+            return self._filled(self._random.choice(STATEMENTS))
         r = self._random.random()
         if r < 0.28:
             value = self._tensor(2)
@@ -362,6 +343,8 @@ class Writer:
     def _tensor(self, depth: int) -> str:
         if depth == 0 or self._chance(0.25):
             return self._random.choice(self._tensors)
+        if self._chance(0.25):
+            return self._filled(self._random.choice(TENSORS), depth - 1)
         a = self._tensor(depth - 1)
         r = self._random.random()
         if r < 0.3:
@@ -391,6 +374,8 @@ class Writer:
         )
 
     def _number(self) -> str:
+        if self._chance(0.3):
+            return self._filled(self._random.choice(NUMBERS))
         return self._pick(
             self._random.choice(self._numbers),
             self._random.choice(self._numbers),
@@ -412,6 +397,8 @@ class Writer:
         )
 
     def _condition(self) -> str:
+        if self._chance(0.3):
+            return self._filled(self._random.choice(CONDITIONS))
         t = self._random.choice(self._tensors)
         return self._pick(
             "flag",

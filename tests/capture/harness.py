@@ -122,6 +122,13 @@ def _is_private(name: str, value: Any) -> bool:
     )
 
 
+def _free_frames(error: BaseException | None) -> None:
+    """What the frames of an exception hold dies now, not when the cycle through it is found."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 class World:
     """One run of a program. `compiler` is the identity for the eager world."""
 
@@ -153,6 +160,7 @@ class World:
                 result = function(*args, **kwargs)
         except Exception as error:
             result = error
+            _free_frames(error)
         self.record.append(("result", snapshot.of(result)))
         self.record.append(("arguments", snapshot.of([args, kwargs])))
         self.record.append(("printed", printed.getvalue()))
