@@ -208,14 +208,20 @@ def run_inference(name: str, rivals: list[str], profile: int) -> Iterable[Row]:
             yield row
 
 
-def run_training(name: str, rivals: list[str], profile: int) -> Iterable[Row]:
-    """Forward, loss and backward; dropout is off, so that gradients can be compared."""
-    model, args, kwargs = make_model(name, True)
+def set_dropout(model: Any, p: float) -> None:
+    """The same dropout everywhere, in models of transformers and of torchvision."""
     for m in model.modules():
         if isinstance(m, torch.nn.Dropout):
-            m.p = 0.0
-        elif hasattr(m, "dropout") and isinstance(m.dropout, float):
-            m.dropout = 0.0
+            m.p = p
+        for name in ("dropout", "dropout_prob", "attention_dropout"):
+            if isinstance(getattr(m, name, None), float):
+                setattr(m, name, p)
+
+
+def run_training(name: str, rivals: list[str], profile: int, dropout: float = 0.0) -> Iterable[Row]:
+    """Forward, loss and backward; with dropout no error is measured (fp64 would draw others)."""
+    model, args, kwargs = make_model(name, True)
+    set_dropout(model, dropout)
     ids = kwargs.get("input_ids")
     labels = torch.randint(0, 2 if name == "bert" else 1000, (64,), device="cuda")
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -230,12 +236,13 @@ def run_training(name: str, rivals: list[str], profile: int) -> Iterable[Row]:
         loss_of(name, output, None if ids is None else ids[:few], labels[:few]).backward()
 
     few = 8 if name == "gpt2" else 64
-    model.double()
-    args, narrow = tuple(x.double() for x in args), args
-    step(model, few)
-    exact = [p.grad.double() for p in parameters]
-    model.float()
-    args = narrow
+    if dropout == 0:
+        model.double()
+        args, narrow = tuple(x.double() for x in args), args
+        step(model, few)
+        exact = [p.grad.double() for p in parameters]
+        model.float()
+        args = narrow
     for rival in rivals:
         row = Row(name, rival)
         try:
@@ -243,7 +250,7 @@ def run_training(name: str, rivals: list[str], profile: int) -> Iterable[Row]:
             function = compiled(rival, model)
             with torch.autocast("cuda", torch.bfloat16):
                 measure(row, lambda f=function: step(f), profile)
-                if few == 64:
+                if few == 64 and dropout == 0:
                     model.load_state_dict(state)
                     step(function)
                     row.error = relative([p.grad for p in parameters], exact)
@@ -329,6 +336,7 @@ def main() -> None:
     parser.add_argument("--models", default="", help="names, by default all of the table")
     parser.add_argument("--against", default=",".join(RIVALS))
     parser.add_argument("--profile", type=int, default=0, help="longest kernels to show")
+    parser.add_argument("--dropout", type=float, default=0.0, help="of training")
     parser.add_argument("--json", default="")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -342,7 +350,8 @@ def main() -> None:
     )
     rows = []
     for name in names or known:
-        for row in run(name, rivals, options.profile):
+        more = () if run is run_inference else (options.dropout,)
+        for row in run(name, rivals, options.profile, *more):
             print(row.text(), flush=True)
             rows.append(asdict(row))
         torch.cuda.empty_cache()
