@@ -10,6 +10,7 @@ namespace ingot {
 
 bool carried_out_by_host(Prim p) {
     switch (p) {
+        case Prim::RandState:
         case Prim::RandUniform:
         case Prim::RandNormal:
         case Prim::RandInt:
@@ -45,6 +46,7 @@ void pointwise(const reference::Call& c) {
     const DType dtype = c.x[c.prim == Prim::Select ? 1 : 0].dtype;
     std::int64_t imm = c.prim == Prim::Round2      ? c.integer("decimals")
                        : c.prim == Prim::Polygamma ? c.integer("order")
+                       : c.prim == Prim::Philox    ? c.integer("layout")
                                                    : 0;
     std::vector<Num> operands(c.x.size());
     Tensor& out = c.out[0];

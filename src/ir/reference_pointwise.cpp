@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "ir/philox.h"
 #include "ir/reference.h"
 #include "ir/special.h"
 
@@ -424,7 +425,7 @@ Num complex_result(Prim p, DType t, std::span<const Num> x) {
     return {r->real(), r->imag(), 0};
 }
 
-Num integer_result(Prim p, DType t, std::span<const Num> x) {
+Num integer_result(Prim p, DType t, std::span<const Num> x, std::int64_t imm) {
     std::optional<std::int64_t> r;
     if (x.size() == 1)
         r = p == Prim::Round2 ? x[0].i : unary(p, x[0].i, t);
@@ -432,6 +433,9 @@ Num integer_result(Prim p, DType t, std::span<const Num> x) {
         r = binary(p, x[0].i, x[1].i, t);
     else if (p == Prim::Fma)
         r = as_signed(as_unsigned(x[0].i) * as_unsigned(x[1].i) + as_unsigned(x[2].i));
+    else if (p == Prim::Philox)
+        r = philox_bits(as_unsigned(x[0].i), as_unsigned(x[1].i), as_unsigned(x[2].i),
+                        PhiloxLayout::unpacked(imm));
     else if (p == Prim::Clamp)
         r = binary(Prim::Minimum, *binary(Prim::Maximum, x[0].i, x[1].i, t), x[2].i, t);
     if (!r) undefined(p, t);
@@ -457,7 +461,7 @@ Num evaluate_pointwise(Prim prim, DType dtype, DType result, std::span<const Num
     if (auto b = predicate(prim, dtype, x)) return {0, 0, *b};
     if (is_integral(dtype)) {
         // The angle of an integer is a float only after conversion.
-        return round_num(integer_result(prim, dtype, x), kept);
+        return round_num(integer_result(prim, dtype, x, imm), kept);
     }
     if (is_complex(dtype)) return round_num(complex_result(prim, dtype, x), kept);
     return round_num(real_result(prim, dtype, x, imm), kept);

@@ -56,6 +56,7 @@ Accepts accepted(Prim p) {
         case Prim::Gcd:
         case Prim::Lcm:
         case Prim::Popcount:
+        case Prim::Philox:
             return Accepts::Integral;
         case Prim::Ceil:
         case Prim::Floor:

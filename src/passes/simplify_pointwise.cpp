@@ -220,6 +220,7 @@ std::optional<ValueId> of_constants(const Site& s) {
     }
     std::int64_t imm = s.prim == Prim::Round2      ? s.attrs.get<std::int64_t>("decimals")
                        : s.prim == Prim::Polygamma ? s.attrs.get<std::int64_t>("order")
+                       : s.prim == Prim::Philox    ? s.attrs.get<std::int64_t>("layout")
                                                    : 0;
     const DType dtype = s.out.type(s.x[s.prim == Prim::Select ? 1 : 0]).dtype;
     if (x.size() == 2 && divides_by_zero(s.prim, dtype, x[1])) return std::nullopt;

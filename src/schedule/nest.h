@@ -46,7 +46,8 @@ namespace ingot {
 using InstId = std::uint32_t;
 
 enum class InstKind : std::uint8_t {
-    Prim,   // a pointwise prim of operands; `imm` for prims with an int attribute (decimals, order)
+    Prim,   // a pointwise prim of operands; `imm` for prims with an int attribute (decimals, order,
+            // layout)
     Load,   // buffer[offset]; where `mask` (an earlier bool inst) fails, `constant` and no access
     Index,  // the integer expression `offset` as a number of `dtype` (i64 or i32)
     Constant,     // `constant` as a number of `dtype`

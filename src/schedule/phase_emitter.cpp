@@ -247,6 +247,7 @@ InstId PhaseEmitter::compute(ValueId v, const Sizes& index, InstId mask) {
         for (ValueId o : n.operands) operands.push_back(value(o, index, mask));
         std::int64_t imm = 0;
         if (n.prim == Prim::Round2) imm = n.attrs.get<std::int64_t>("decimals");
+        if (n.prim == Prim::Philox) imm = n.attrs.get<std::int64_t>("layout");
         if (n.prim == Prim::Polygamma) imm = n.attrs.get<std::int64_t>("order");
         DType t = c_.graph.type(v).dtype;
         result = n.prim == Prim::Convert ? convert(operands[0], t)

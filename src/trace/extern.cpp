@@ -247,6 +247,7 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
 
     bool random = is_random(op);
     uses_random = uses_random || random;
+    if (random) random_run.reset();
     std::vector<ValueId> operands;
     for (const at::Tensor& t : b.operands) operands.push_back(read(t));
     Attrs attrs{{"callee", call_origin},

@@ -114,10 +114,10 @@ class TorchCall : public runtime::ExternCall {
 
 class VendorCall final : public TorchCall {
   public:
-    VendorCall(VendorFunction f, std::span<const Layout> inputs, std::span<const Layout> outputs,
-               c10::Device device)
-        : TorchCall(inputs, outputs, device), function_(std::move(f)) {}
-    bool repeats() const override { return true; }
+    VendorCall(VendorFunction f, bool repeats, std::span<const Layout> inputs,
+               std::span<const Layout> outputs, c10::Device device)
+        : TorchCall(inputs, outputs, device), function_(std::move(f)), repeats_(repeats) {}
+    bool repeats() const override { return repeats_; }
 
   private:
     std::vector<at::Tensor> call(std::span<const at::Tensor> in,
@@ -125,6 +125,7 @@ class VendorCall final : public TorchCall {
         return function_(in, out);
     }
     VendorFunction function_;
+    bool repeats_;
 };
 
 /// A recorded ATen call on other tensors.
@@ -238,8 +239,8 @@ std::unique_ptr<runtime::ExternCall> TorchExterns::prepare(const ExternStep& ste
     if (!step.callee.empty())
         throw NotSupported("an extern call of '" + step.callee + "' that was not recorded");
     return std::make_unique<VendorCall>(
-        vendor_function(step.prim, with_numbers(step.attrs, value_), device_), inputs, outputs,
-        device_);
+        vendor_function(step.prim, with_numbers(step.attrs, value_), device_),
+        kind(step.prim) != PrimKind::Random, inputs, outputs, device_);
 }
 
 at::Tensor tensor_over(void* data, const Layout& layout, c10::Device device) {

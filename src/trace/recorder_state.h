@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "trace/gpu_random.h"
 #include "trace/promise.h"
 #include "trace/recorder.h"
 
@@ -23,6 +24,13 @@ inline bool is_own_leaf(const at::Tensor& promise) {
            promise.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
 
+/// Random numbers that are drawn one after another with nothing between that asks the generator
+/// itself: one state serves all of them.
+struct RandomRun {
+    ValueId state = kNone;   // seed and offset when the first was drawn
+    std::int64_t drawn = 0;  // how far the generator has gone on since
+};
+
 class RecorderState {
   public:
     Graph graph;
@@ -33,6 +41,9 @@ class RecorderState {
     std::vector<LoggedCall> log;
     std::optional<std::string> failure;
     bool uses_random = false;
+    std::optional<RandomRun> random_run;  // the one that goes on
+    /// How eager draws on the recording's GPU, once that has been asked; nothing: unknown.
+    std::optional<std::optional<GpuDraws>> gpu_draws;
     bool refuses_gradients = false;
     bool refused_gradient = false;  // and has done so
     bool follows_gradients = false;

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "trace/dtypes.h"
+#include "trace/gpu_random.h"
 
 namespace ingot::trace {
 namespace {
@@ -344,6 +345,10 @@ VendorFunction random(Prim prim, const Attrs& a, c10::Device device) {
         return plain([=](In) { return fill(at::empty(sizes, options)); });
     };
     switch (prim) {
+        case Prim::RandState:
+            return plain([=, n = a.get<std::int64_t>("increment")](In) {
+                return take_random_state(device, n);
+            });
         case Prim::RandUniform:
             return filled([low = a.get<double>("low"), high = a.get<double>("high")](at::Tensor t) {
                 return t.uniform_(low, high);

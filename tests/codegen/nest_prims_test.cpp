@@ -4,6 +4,7 @@
 
 #include "codegen/nest_support.h"
 #include "ir/error.h"
+#include "ir/philox.h"
 
 namespace ingot::testing {
 namespace {
@@ -31,7 +32,10 @@ Kernel kernel_of(Prim p, DType t, DType result, ExprPool& pool, std::int64_t n =
     Inst prim;
     prim.prim = p;
     prim.dtype = result;
-    prim.imm = p == Prim::Polygamma ? 2 : p == Prim::Round2 ? 1 : 0;
+    prim.imm = p == Prim::Polygamma ? 2
+               : p == Prim::Round2  ? 1
+               : p == Prim::Philox  ? PhiloxLayout{270336, 8, false}.packed()
+                                    : 0;
     for (int a = 0; a < arity; ++a) {
         const DType type = p == Prim::Select && a == 0 ? DType::Bool : t;
         k.buffers.push_back({type, Expr(n), BufferScope::Argument, true, false});
@@ -79,6 +83,54 @@ bool reference_knows(const Kernel& k) {
     } catch (const Error&) {
         return false;
     }
+}
+
+/// out[i] = the bits at place i + start.
+Kernel kernel_of_neighbours(PhiloxLayout layout, ExprPool& pool, std::int64_t n,
+                            std::int64_t start) {
+    Kernel k;
+    k.name = "philox";
+    Phase phase;
+    const Expr i = pool.index("i", Expr(n));
+    Inst place;
+    place.kind = InstKind::Index;
+    place.dtype = DType::I64;
+    place.offset = i + Expr(start);
+    phase.insts.push_back(place);
+    for (std::int32_t state = 0; state < 2; ++state) {
+        k.buffers.push_back({DType::I64, Expr(1), BufferScope::Argument, true, false});
+        Inst load;
+        load.kind = InstKind::Load;
+        load.dtype = DType::I64;
+        load.buffer = state;
+        load.offset = Expr(0);
+        phase.insts.push_back(load);
+    }
+    Inst bits;
+    bits.prim = Prim::Philox;
+    bits.dtype = DType::I64;
+    bits.operands = {0, 1, 2};
+    bits.imm = layout.packed();
+    phase.insts.push_back(bits);
+    k.buffers.push_back({DType::I64, Expr(n), BufferScope::Argument, false, true});
+    phase.stores.push_back({2, i, 3});
+    Nest nest;
+    nest.loops = {{i, Expr(n), LoopKind::Vector}};
+    nest.phases = {phase};
+    k.nests = {nest};
+    return k;
+}
+
+// Neighbours that share a block of four numbers are computed together.
+TEST(NestPhilox, AgreesWithTheReference) {
+    for (std::int64_t width : {1, 2, 4, 8})
+        for (bool small : {false, true})
+            for (std::int64_t start : {0, 4, 3}) {
+                ExprPool pool;
+                SCOPED_TRACE(std::to_string(width) + " from " + std::to_string(start));
+                compare_with_interpreter(
+                    kernel_of_neighbours({256, width, small}, pool, 5003, start));
+            }
 }
 
 class NestPrims : public ::testing::TestWithParam<DType> {};

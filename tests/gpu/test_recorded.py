@@ -157,6 +157,24 @@ def test_small_sums_of_one_shape_share_a_kernel(tmp_path: pathlib.Path) -> None:
     assemble(kernels)
 
 
+@pytest.mark.parametrize("size", [(64, 128, 64), (7, 5, 3)])
+def test_dropout_is_part_of_kernels(tmp_path: pathlib.Path, size: tuple[int, ...]) -> None:
+    class Dropped(nn.Module):
+        def forward(self, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = functional.dropout(x * 2, 0.1)
+            z = functional.layer_norm(x + functional.dropout(y + 1, 0.2), w.shape, w, w)
+            noise = torch.rand_like(x) * 0.5 + torch.zeros_like(x).bernoulli_(0.25)
+            return z, y, noise
+
+    x = torch.randn(size).bfloat16()
+    plan, kernels = plan_of(Dropped(), [x, torch.randn(size[-1]).bfloat16()], tmp_path)
+    steps = plan[plan.index("\nsteps") :]
+    assert steps.count("rand_state(") == 1  # one state for all four
+    assert "dropout" not in steps and "bernoulli" not in steps
+    assert steps.count("kernel ") <= 3
+    assemble(kernels)
+
+
 def test_tensors_on_two_devices_are_refused() -> None:
     recorder = _ingot.Recorder(_options.resolve())
     recorder.input(torch.ones(3), device=CUDA)

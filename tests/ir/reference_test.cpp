@@ -11,6 +11,7 @@
 #include <set>
 
 #include "ir/parse.h"
+#include "ir/philox.h"
 #include "ir/print.h"
 #include "ir/verify.h"
 
@@ -181,14 +182,67 @@ TEST(Reference, AgreesWithPyTorch) {
     EXPECT_GT(cases, 500);
     // What PyTorch has no direct counterpart for, and what is tested elsewhere.
     const std::set<Prim> elsewhere{
-        Prim::Cbrt,    Prim::Popcount, Prim::Fma,       Prim::PackedMatmul, Prim::PackedConv,
-        Prim::Mode,    Prim::Full,     Prim::Empty,     Prim::SizeValue,    Prim::Constant,
-        Prim::Barrier, Prim::Assert,   Prim::MatmulBias};
+        Prim::Cbrt,    Prim::Popcount, Prim::Fma,        Prim::PackedMatmul, Prim::PackedConv,
+        Prim::Mode,    Prim::Full,     Prim::Empty,      Prim::SizeValue,    Prim::Constant,
+        Prim::Barrier, Prim::Assert,   Prim::MatmulBias, Prim::Philox};
     for (int i = 0; i < kPrimCount; ++i) {
         auto p = static_cast<Prim>(i);
         EXPECT_TRUE(covered.contains(p) || carried_out_by_host(p) || elsewhere.contains(p))
             << name(p) << " has no case";
     }
+}
+
+// Known answers of the generator's authors (Random123).
+TEST(Philox, GivesTheKnownNumbers) {
+    using Four = std::array<std::uint32_t, 4>;
+    EXPECT_EQ(philox_block({0, 0, 0, 0}, {0, 0}),
+              (Four{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+    EXPECT_EQ(philox_block({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}),
+              (Four{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+    EXPECT_EQ(
+        philox_block({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+        (Four{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+// A thread's numbers follow one another in its own sequence, whatever the form of the kernel.
+TEST(Philox, FollowsTheThreadsOfEagersKernels) {
+    constexpr std::int64_t kThreads = 512;
+    constexpr std::uint64_t kSeed = 0x123456789abcdef, kOffset = 20;
+    for (std::int64_t width : {1, 2, 4, 8}) {
+        const PhiloxLayout layout{kThreads, width, true};
+        std::vector<std::uint64_t> drawn(kThreads, 0);  // by each thread
+        for (std::int64_t first = 0; first < 40000; first += kThreads * width)
+            for (std::int64_t thread = 0; thread < kThreads; ++thread) {
+                for (std::int64_t i = 0; i < width; ++i) {
+                    auto& n = drawn[static_cast<std::size_t>(thread)];
+                    const std::uint64_t block = kOffset / 4 + n / 4;
+                    const auto four = philox_block({static_cast<std::uint32_t>(block), 0,
+                                                    static_cast<std::uint32_t>(thread), 0},
+                                                   {0x89abcdef, 0x01234567});
+                    const auto place = static_cast<std::uint64_t>(first + thread * width + i);
+                    ASSERT_EQ(philox_bits(place, kSeed, kOffset, layout), four[n++ % 4])
+                        << width << " " << place;
+                }
+                // The other half of four numbers is thrown away.
+                if (width == 2) drawn[static_cast<std::size_t>(thread)] += 2;
+            }
+    }
+}
+
+TEST(Philox, ComparesBitsAsUniformNumbers) {
+    const auto uniform = [](std::int64_t bits) {
+        return static_cast<float>(static_cast<std::uint32_t>(bits)) * 0x1p-32f + 0x1p-33f;
+    };
+    for (double p : {0.0, 1e-9, 0.1, 0.25, 0.5, double(0.9f), 0.9, 1.0}) {
+        const std::int64_t limit = philox_threshold(p);
+        if (limit > 0) {
+            EXPECT_LT(uniform(limit - 1), p);
+        }
+        if (limit < std::int64_t{1} << 32) {
+            EXPECT_GE(uniform(limit), p);
+        }
+    }
+    EXPECT_EQ(philox_threshold(1.5), std::int64_t{1} << 32);
 }
 
 // Every pointwise prim is evaluated for some element type it accepts.

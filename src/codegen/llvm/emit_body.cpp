@@ -2,6 +2,7 @@
 #include "codegen/llvm/emit_body.h"
 
 #include "codegen/compiled.h"
+#include "codegen/llvm/emit_philox.h"
 #include "codegen/llvm/emit_prims.h"
 #include "ir/error.h"
 
@@ -111,7 +112,24 @@ Lanes BodyEmitter::number_of(const Inst& inst) {
     return convert(c_, wide ? DType::I64 : DType::I32, inst.dtype, {v});
 }
 
+/// Neighbours for which eager draws from the same blocks; empty for any others.
+Lanes BodyEmitter::philox(const Inst& inst) {
+    const Inst& place = insts_[inst.operands[0]];
+    const Lanes &seed = values_[inst.operands[1]], &offset = values_[inst.operands[2]];
+    const PhiloxLayout layout = PhiloxLayout::unpacked(inst.imm);
+    const unsigned lanes = index_.lanes();
+    if (place.kind != InstKind::Index || layout.width < 4 || lanes % 4 != 0 || lanes == 0 ||
+        inst.dtype != DType::I64 || seed.varying() || offset.varying())
+        return {};
+    const auto step = index_.lane_stride(place.offset);
+    if (!step || !step->is(1) || index_.alignment(place.offset) % 4 != 0) return {};
+    return {emit_philox_neighbours(c_.b, index_.scalar(place.offset), lanes, seed.re, offset.re,
+                                   layout)};
+}
+
 Lanes BodyEmitter::prim(const Inst& inst) {
+    if (inst.prim == Prim::Philox)
+        if (const Lanes r = philox(inst); r.re) return r;
     std::vector<Lanes> operands;
     bool varying = false;
     for (InstId o : inst.operands) {

@@ -59,6 +59,7 @@ class BodyEmitter {
     IrValue aligned_stream(const BufferRef& buffer, Expr offset) const;
     IrValue access_mask(InstId mask, bool varying);
     Lanes prim(const Inst& inst);
+    Lanes philox(const Inst& inst);
     Lanes number_of(const Inst& inst);
     void bind(const Inst& inst);
 

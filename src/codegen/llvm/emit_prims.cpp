@@ -147,6 +147,8 @@ int prim_cost(Prim prim, DType operand) {
         case Prim::Div:
         case Prim::Reciprocal:
             return 4;
+        case Prim::Philox:
+            return 40;
         case Prim::Digamma:
         case Prim::Lgamma:
         case Prim::Polygamma:

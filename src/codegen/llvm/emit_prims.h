@@ -15,7 +15,7 @@ struct PrimCall {
     DType result = DType::F32;
     DType operand = DType::F32;       // element type of the operands (Select: of the last two)
     std::span<const Lanes> operands;  // all uniform, or all of the same number of lanes
-    std::int64_t imm = 0;             // decimals, order
+    std::int64_t imm = 0;             // decimals, order, layout
     IrValue active = nullptr;         // lanes whose errors count; null: all
 };
 

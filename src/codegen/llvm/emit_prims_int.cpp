@@ -3,6 +3,7 @@
 #include <string>
 
 #include "codegen/compiled.h"
+#include "codegen/llvm/emit_philox.h"
 #include "codegen/llvm/emit_prims.h"
 
 namespace ingot::codegen {
@@ -127,6 +128,10 @@ class IntPrims {
                 return is_bool() ? b.CreateOr(b.CreateAnd(x, y), z)
                                  : b.CreateAdd(b.CreateMul(x, y), z);
             }
+            case Prim::Philox:
+                if (bits_ != 64) return nullptr;
+                return emit_philox(b, x, y, call_.operands[2].re,
+                                   PhiloxLayout::unpacked(call_.imm));
             case Prim::Clamp:
                 return emit_extremum(b, emit_extremum(b, x, y, true, signed_), call_.operands[2].re,
                                      false, signed_);

@@ -11,6 +11,7 @@
 #include "codegen/text/cpp_prelude.h"
 #include "codegen/text/expr_printer.h"
 #include "ir/error.h"
+#include "ir/philox.h"
 
 namespace ingot {
 
@@ -437,6 +438,11 @@ class CppPrinter {
                 return truth(operand(0), from) + " || " + truth(operand(1), from);
             case Prim::LogicalXor:
                 return truth(operand(0), from) + " != " + truth(operand(1), from);
+            case Prim::Philox: {
+                const PhiloxLayout layout = PhiloxLayout::unpacked(inst.imm);
+                return "p_philox(" + operand(0) + ", " + operand(1) + ", " + operand(2) + ", " +
+                       std::to_string(layout.threads) + ", " + std::to_string(layout.width) + ")";
+            }
             case Prim::Round2:
                 return "p_round_decimals(" + operand(0) + ", " + std::to_string(inst.imm) + ")";
             default:

@@ -22,6 +22,35 @@ def floor_mod(a, b):
 
 
 @triton.jit
+def p_philox(place, seed, offset, threads: tl.constexpr, width: tl.constexpr):
+    unit = place // width
+    turn = unit // threads
+    thread = unit - turn * threads
+    drawn = turn
+    if width > 1:
+        drawn = turn * (4 if width == 2 else width) + place % width
+    block = (offset >> 2) + (drawn >> 2)
+    c0 = (block & 0xFFFFFFFF).to(tl.uint32)
+    c1 = ((block >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    c2 = (thread & 0xFFFFFFFF).to(tl.uint32)
+    c3 = (thread * 0).to(tl.uint32)
+    k0 = (seed & 0xFFFFFFFF).to(tl.uint32)
+    k1 = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    for _ in tl.static_range(10):
+        x = c0.to(tl.uint64) * 0xD2511F53
+        y = c2.to(tl.uint64) * 0xCD9E8D57
+        c0 = (y >> 32).to(tl.uint32) ^ c1 ^ k0
+        c1 = y.to(tl.uint32)
+        c2 = (x >> 32).to(tl.uint32) ^ c3 ^ k1
+        c3 = x.to(tl.uint32)
+        k0 = (k0.to(tl.uint64) + 0x9E3779B9).to(tl.uint32)
+        k1 = (k1.to(tl.uint64) + 0xBB67AE85).to(tl.uint32)
+    odd = (drawn & 1) != 0
+    chosen = tl.where((drawn & 2) != 0, tl.where(odd, c3, c2), tl.where(odd, c1, c0))
+    return chosen.to(tl.int64)
+
+
+@triton.jit
 def p_maximum(a, b):
     return tl.where((a != a) | (a > b), a, b)
 

@@ -8,6 +8,7 @@
 
 #include "codegen/text/triton_prelude.h"
 #include "ir/error.h"
+#include "ir/philox.h"
 
 namespace ingot {
 
@@ -218,6 +219,11 @@ std::string triton_prim(const Inst& inst, DType from, std::span<const std::strin
         case Prim::Fmod:
             return real ? "libdevice.fmod(" + a + ", " + b + ")"
                         : "p_int_fmod(" + a + ", " + b + ")";
+        case Prim::Philox: {
+            const PhiloxLayout layout = PhiloxLayout::unpacked(inst.imm);
+            return "p_philox(" + a + ", " + b + ", " + operands[2] + ", " +
+                   std::to_string(layout.threads) + ", " + std::to_string(layout.width) + ")";
+        }
         case Prim::Signbit:
             return real ? "(libdevice.copysign(" + a + " * 0 + 1.0, " + a + ") < 0)"
                         : "(" + a + " < 0)";

@@ -146,7 +146,7 @@ Lowering find_lowering(std::string_view name) {
               reduce_lowerings(), softmax_lowerings(), scan_lowerings(), view_lowerings(),
               movement_lowerings(), index_lowerings(), contract_lowerings(),
               transformer_lowerings(), norm_lowerings(), pool_lowerings(), creation_lowerings(),
-              copy_lowerings(), loss_lowerings(), backward_lowerings()})
+              copy_lowerings(), random_lowerings(), loss_lowerings(), backward_lowerings()})
             for (const LoweringEntry& e : table) m->emplace(e.name, e.lowering);
         return m;
     }();

@@ -119,6 +119,7 @@ std::span<const LoweringEntry> norm_lowerings();
 std::span<const LoweringEntry> pool_lowerings();
 std::span<const LoweringEntry> creation_lowerings();
 std::span<const LoweringEntry> copy_lowerings();
+std::span<const LoweringEntry> random_lowerings();
 std::span<const LoweringEntry> loss_lowerings();
 std::span<const LoweringEntry> backward_lowerings();
 

@@ -77,48 +77,14 @@ void lower_local_scalar(Call& call) {
     if (is_float(t)) return call.give_value(c10::Scalar(s.to_double()));
     throw NotSupported("a complex number that depends on the data");
 }
-void lower_dropout(Call& call) {
-    const char* name = call.find("input") != nullptr ? "input" : "self";
-    at::Tensor self = call.tensor(name);
-    bool train = call.given("train") ? call.flag("train") : call.flag("training");
-    double p = call.real("p");
-    if (train && p != 0) throw NotSupported("dropout while training");
-    call.give(self);
-}
-/// native_dropout without training: the operand and a mask of ones.
-void lower_native_dropout(Call& call) {
-    at::Tensor self = call.tensor("input");
-    if (call.flag("train", true)) throw NotSupported("dropout while training");
-    SymInts strides = preserved_strides(layout_of(self));
-    call.give(call.read(self), strides, self.device());
-    call.give(call.emit().full(DType::Bool, self.sym_sizes().vec(), true), strides, self.device());
-}
-
-void lower_native_dropout_backward(Call& call) {
-    at::Tensor grad = call.tensor("grad_output"), mask = call.tensor("mask");
-    Emitter& e = call.emit();
-    const DType type = to_dtype(grad.scalar_type());
-    if (!is_float(type)) throw NotSupported("dropout's gradient of a type that is no float");
-    const ValueId g = e.widen(call.read(grad)), kept = e.convert(call.read(mask), e.dtype(g));
-    const ValueId product = e.mul(e.mul(g, kept), e.number(g, call.real("scale")));
-    call.give(e.convert(product, type), preserved_strides(layout_of(grad)), grad.device());
-}
-
 }  // namespace
 
 std::span<const LoweringEntry> copy_lowerings() {
     static constexpr LoweringEntry table[] = {
-        {"clone", lower_clone},
-        {"contiguous", lower_contiguous},
-        {"_to_copy", lower_to_copy},
-        {"copy_", lower_copy_},
-        {"copy", lower_copy},
-        {"fill", lower_fill},
-        {"zero", lower_zero},
-        {"_local_scalar_dense", lower_local_scalar},
-        {"native_dropout", lower_native_dropout},
-        {"native_dropout_backward", lower_native_dropout_backward},
-        {"dropout", lower_dropout},
+        {"clone", lower_clone},      {"contiguous", lower_contiguous},
+        {"_to_copy", lower_to_copy}, {"copy_", lower_copy_},
+        {"copy", lower_copy},        {"fill", lower_fill},
+        {"zero", lower_zero},        {"_local_scalar_dense", lower_local_scalar},
     };
     return table;
 }
