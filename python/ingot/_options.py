@@ -49,6 +49,8 @@ TABLE: tuple[Option, ...] = (
            "measure the rivals for each contraction instead of asking the cost model"),
     Option("cudagraphs", bool, False, "INGOT_CUDAGRAPHS",
            "on a GPU, record a program's steps once and replay them as one CUDA graph"),
+    Option("gpu_products", bool, True, "INGOT_GPU_PRODUCTS",
+           "on a GPU, generate products that win together with what follows them"),
     Option("codegen", str, "llvm", "INGOT_CODEGEN",
            "who compiles a GPU's kernels: llvm (Ingot itself) or triton (the installed Triton)",
            ("llvm", "triton")),

@@ -27,6 +27,7 @@ struct Settings {
     explicit Settings(const pybind11::dict& values) {
         read(values, "freezing", compile.freezing);
         read(values, "max_autotune", compile.max_autotune);
+        read(values, "gpu_products", compile.gpu_products);
         read(values, "debug", compile.debug);
         read(values, "background", compile.background);
         read(values, "cudagraphs", compile.cuda_graphs);

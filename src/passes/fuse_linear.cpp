@@ -2,9 +2,10 @@
 // does all three in its kernel: what a GPU's program leaves to cuBLAS.
 //
 // The sum is then rounded once, as eager's own linear rounds it. Only products that nothing else
-// reads. Linear.
+// reads, and not those that generated code takes with more of what follows them. Linear.
 #include <algorithm>
 
+#include "passes/epilogues.h"
 #include "passes/facts.h"
 #include "passes/passes.h"
 
@@ -14,8 +15,13 @@ namespace {
 
 class LinearFuser {
   public:
-    explicit LinearFuser(const Graph& g)
-        : old_(g), uses_(use_counts(g)), skip_(g.nodes().size(), false), rewriter_(g) {}
+    LinearFuser(const Graph& g, const PassContext& context)
+        : old_(g),
+          context_(context),
+          epilogues_(g),
+          uses_(use_counts(g)),
+          skip_(g.nodes().size(), false),
+          rewriter_(g) {}
 
     Graph run() {
         find();
@@ -44,7 +50,18 @@ class LinearFuser {
         const Node* p = old_.producer(v);
         if (p == nullptr || p->prim != Prim::Matmul || !is_float(old_.type(v).dtype)) return kNone;
         if (old_.type(v).rank() != 2) return kNone;
-        return old_.values()[v].producer;
+        const NodeId product = old_.values()[v].producer;
+        return is_generated(product) ? kNone : product;
+    }
+    bool is_generated(NodeId product) const {
+        if (!context_.generated_product || !epilogues_.costly(product)) return false;
+        const Node& n = old_.node(product);
+        // Weights as Linear stores them, whose rows run along the sum.
+        const Node* weight = old_.producer(n.operands[1]);
+        if (weight == nullptr || weight->prim != Prim::Permute) return false;
+        const Type& left = old_.type(n.operands[0]);
+        return context_.generated_product(
+            {left.sizes[0], old_.type(n.results[0]).sizes[1], left.sizes[1], left.dtype});
     }
     ValueId bias_of(const Node& n, std::size_t k) const {
         const Node* spread = old_.producer(n.operands[k]);
@@ -96,6 +113,8 @@ class LinearFuser {
     }
 
     const Graph& old_;
+    const PassContext& context_;
+    const Epilogues epilogues_;
     std::vector<int> uses_;
     std::vector<bool> skip_;
     std::vector<Linear> found_;
@@ -106,7 +125,7 @@ class LinearFuser {
 
 Graph fuse_linear(const Graph& graph, const PassContext& context) {
     if (!context.vendor_epilogues) return graph;
-    return LinearFuser(graph).run();
+    return LinearFuser(graph, context).run();
 }
 
 }  // namespace ingot

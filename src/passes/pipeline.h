@@ -34,6 +34,9 @@ struct PassContext {
     std::int64_t merge_rows = 64;
     /// The vendor's product adds biases itself: such additions become part of it.
     bool vendor_epilogues = false;
+    /// Products of m by k with k by n that generated code computes with what follows them; asked
+    /// where that is costly (epilogues.h). Empty: none.
+    std::function<bool(const PackQuery&)> generated_product;
     /// Constants of at most this many elements are computed now.
     std::int64_t constant_elements = 256;
     /// Set for a program that holds its own backward: what is cheap to compute is computed again

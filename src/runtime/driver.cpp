@@ -9,6 +9,7 @@
 
 #include "codegen/choices.h"
 #include "codegen/contraction/contraction.h"
+#include "codegen/contraction_gpu/product_form.h"
 #include "codegen/text/cpp.h"
 #include "codegen/text/triton.h"
 #include "ir/print.h"
@@ -99,6 +100,21 @@ std::string describe(const CompileReport& report, const codegen::TargetInfo& tar
     return out.str();
 }
 
+/// Products on a GPU that are generated with what follows them.
+bool generates_product(const Kernel& kernel) {
+    const auto form = codegen::product_form(kernel);
+    return form && codegen::product_wins(*form);
+}
+bool may_generate_product(const PackQuery& q) {
+    if (q.dtype != DType::BF16 && q.dtype != DType::F16) return false;
+    if (!q.n.is_constant() || !q.k.is_constant()) return false;
+    codegen::ProductForm form;
+    form.rows = q.m;
+    form.columns = q.n.constant();
+    form.depth = q.k.constant();
+    return codegen::product_wins(form);
+}
+
 /// The named target with this machine's caches and cores.
 codegen::TargetInfo chosen_target(const std::string& name) {
     const codegen::TargetInfo here = codegen::host();
@@ -132,9 +148,10 @@ struct Compiler::Impl {
 
     Graph optimize(const Graph& graph, const PassContext& context, DebugDump& dump) const;
     Plan plan(const Graph& graph, const ContractionChoice& choice, int cores) const;
-    Plan gpu_plan(const Graph& graph, int processors, bool as_text) const;
+    Plan gpu_plan(const Graph& graph, int processors, bool as_text, bool products) const;
     void dump_kernels(const Plan& plan, const DebugDump& dump, bool gpu) const;
     cuda::GpuLoader& gpu_loader(int ordinal);
+    bool has_product_units(int ordinal);
 
     codegen::Jit jit;
     DiskCache cache;
@@ -171,9 +188,14 @@ Plan Compiler::Impl::plan(const Graph& graph, const ContractionChoice& choice, i
     return plan;
 }
 
-Plan Compiler::Impl::gpu_plan(const Graph& graph, int processors, bool as_text) const {
+Plan Compiler::Impl::gpu_plan(const Graph& graph, int processors, bool as_text,
+                              bool products) const {
     ScheduleOptions options;
     options.gpu = true;
+    if (products) {
+        options.generate_with_epilogue_only = true;
+        options.generate_contraction = generates_product;
+    }
     options.batch = !as_text;
     options.cores = processors;
     return schedule(graph, options);
@@ -184,6 +206,14 @@ cuda::GpuLoader& Compiler::Impl::gpu_loader(int ordinal) {
     auto& loader = gpu_loaders[ordinal];
     if (!loader) loader = std::make_unique<cuda::GpuLoader>(cuda::Gpu::get(ordinal), cache);
     return *loader;
+}
+
+bool Compiler::Impl::has_product_units(int ordinal) {
+    try {
+        return gpu_loader(ordinal).gpu()->capability() == codegen::kProductCapability;
+    } catch (const NotSupported&) {
+        return true;  // no GPU, so that this will be looked at only
+    }
 }
 
 void Compiler::Impl::dump_kernels(const Plan& plan, const DebugDump& dump, bool gpu) const {
@@ -231,7 +261,11 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
 
     const ContractionChoice choice(impl_->jit.target(), cores);
     PassContext context;
+    // Text has no products.
+    const bool products = gpu && options.text_compiler == nullptr && options.gpu_products &&
+                          impl_->has_product_units(options.gpu);
     if (gpu) {
+        if (products) context.generated_product = may_generate_product;
         // A wide product keeps more of the GPU busy than several narrow ones, whatever the rows.
         context.merge_rows = std::int64_t{1} << 40;
         context.vendor_epilogues = true;
@@ -246,8 +280,9 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
     const Graph optimized = impl_->optimize(graph, context, dump);
     clock.done("passes");
     stop_if_asked();
-    Plan plan = gpu ? impl_->gpu_plan(optimized, kGpuProcessors, options.text_compiler != nullptr)
-                    : impl_->plan(optimized, choice, cores);
+    Plan plan =
+        gpu ? impl_->gpu_plan(optimized, kGpuProcessors, options.text_compiler != nullptr, products)
+            : impl_->plan(optimized, choice, cores);
     clock.done("schedule");
     if (dump.enabled()) {
         dump.level("plan.txt", to_string(plan, false));

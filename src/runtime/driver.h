@@ -33,7 +33,8 @@ struct CompileOptions {
     bool background = false;    // what calls can do without may be compiled while they go on
     /// >= 0: the program holds its own backward; of what it keeps for that (passes/partition.h).
     double memory_budget = -1;
-    int gpu = -1;  // the GPU (its ordinal) that it will run on; -1: the processor
+    bool gpu_products = true;  // generate a GPU's products where they win with what follows them
+    int gpu = -1;              // the GPU (its ordinal) that it will run on; -1: the processor
     /// Compiles a GPU's kernels from their text instead of LLVM; what it refuses, LLVM compiles.
     std::shared_ptr<const TextCompiler> text_compiler;
 };

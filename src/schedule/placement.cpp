@@ -325,7 +325,27 @@ class Placer {
     void thaw(const Node& n, ValueId operand) {
         if (p_.frozen[operand] && !p_.frozen[n.results.empty() ? operand : n.results[0]] &&
             p_.home[operand] == Home::Inlined && p_.cost[operand] > 0 && loads_[operand] > 0)
-            anchor(operand);
+            anchor(gpu_ ? unspread(operand) : operand);
+    }
+
+    // What is only spread over more elements, such as a bias over rows, is kept before that.
+    ValueId unspread(ValueId v) {
+        std::vector<ValueId> spread;
+        for (ValueId at = v; p_.home[at] == Home::Inlined;) {
+            if (p_.cost[at] == 0) break;
+            const Node* n = g_.producer(at);
+            if (n == nullptr || n->prim != Prim::Broadcast) {
+                for (ValueId x : spread) {
+                    p_.cost[x] = 0;
+                    loads_[x] = 1;
+                    leaves_[x] = {at};
+                }
+                return at;
+            }
+            spread.push_back(at);
+            at = n->operands[0];
+        }
+        return v;
     }
 
     void anchor(ValueId v) {

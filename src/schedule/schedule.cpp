@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "passes/epilogues.h"
 #include "schedule/batch.h"
 #include "schedule/contract.h"
 #include "schedule/emit.h"
@@ -27,6 +28,7 @@ class Scheduler {
     Scheduler(const Legalized& legal, const ScheduleOptions& options)
         : g_(legal.graph),
           options_(options),
+          epilogues_(g_),
           layouts_(g_, options.gpu),
           placement_(place(
               g_, layouts_, legal.in_memory, [this](NodeId id) { return generates(id); },
@@ -60,6 +62,7 @@ class Scheduler {
         if (!has_contraction_form(g_, n)) return false;
         // Nobody else reads panels.
         if (n.prim == Prim::PackedMatmul || n.prim == Prim::PackedConv) return true;
+        if (options_.generate_with_epilogue_only && !epilogues_.costly(id)) return false;
         return options_.generate_contraction &&
                options_.generate_contraction(bare_contraction(g_, id, layouts_));
     }
@@ -228,6 +231,7 @@ class Scheduler {
 
     const Graph& g_;
     const ScheduleOptions& options_;
+    const Epilogues epilogues_;
     Layouts layouts_;
     Placement placement_;
     Fusion fusion_;

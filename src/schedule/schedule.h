@@ -27,6 +27,8 @@ struct ScheduleOptions {
     /// Whether a contraction (given as a kernel without epilogue) shall be generated rather than
     /// left to the vendor's library. Empty: never.
     std::function<bool(const Kernel&)> generate_contraction;
+    /// Only those that something costly follows (passes/epilogues.h).
+    bool generate_with_epilogue_only = false;
 };
 
 /// The cost model's choice, for `generate_contraction`: what the template can do and what it does

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "codegen/contraction_gpu/emit_product.h"
 #include "codegen/llvm/emit_nvptx.h"
 #include "codegen/llvm/jit.h"
 #include "codegen/text/triton.h"
@@ -32,16 +33,21 @@ std::string json(const Sizes& list) {
 class CaseWriter {
   public:
     explicit CaseWriter(std::filesystem::path folder)
-        : folder_(std::move(folder)), jit_(codegen::target_named("sm_90")) {
+        : folder_(std::move(folder)), jit_(codegen::target_named("sm_90a")) {
         std::filesystem::create_directories(folder_);
     }
 
     // False when the graph needs a step that is no kernel.
     bool write(const std::string& name, const Graph& graph, const std::vector<Tensor>& inputs,
-               const std::vector<double>& tolerance) {
+               const std::vector<double>& tolerance, const codegen::ProductTile* tile = nullptr) {
         Graph copy = graph;
         ScheduleOptions options;
         options.gpu = true;
+        tile_ = tile;
+        if (tile != nullptr)
+            options.generate_contraction = [](const Kernel& k) {
+                return codegen::product_form(k).has_value();
+            };
         Plan plan = schedule(run_passes(std::move(copy), PassContext{}), options);
         std::ostringstream text;
         text << "{\"name\": \"" << name << "\", \"arena\": " << number(plan.arena_bytes)
@@ -53,8 +59,7 @@ class CaseWriter {
         steps.insert(steps.end(), plan.steps.begin(), plan.steps.end());
         for (std::size_t s = 0; s < steps.size(); ++s) {
             auto* step = std::get_if<KernelStep>(&steps[s]);
-            if (!step || plan.kernels[static_cast<std::size_t>(step->kernel)].contraction)
-                return false;
+            if (!step) return false;
             text << (s ? ", " : "")
                  << kernel(plan.kernels[static_cast<std::size_t>(step->kernel)], *step,
                            name + "_" + std::to_string(s));
@@ -102,8 +107,12 @@ class CaseWriter {
 
     std::string kernel(const Kernel& k, const KernelStep& step, const std::string& id) {
         codegen::IrModule module = jit_.make_module(id);
-        std::vector<GpuLaunch> launches =
-            codegen::emit_nvptx(*module.module, k, jit_.target(), "kernel");
+        std::vector<GpuLaunch> launches;
+        if (k.contraction)
+            launches.push_back(
+                codegen::emit_gpu_product(*module.module, k, jit_.target(), "kernel_0", *tile_));
+        else
+            launches = codegen::emit_nvptx(*module.module, k, jit_.target(), "kernel");
         std::ofstream(folder_ / (id + ".ptx")) << jit_.assembly(std::move(module));
         bool triton = true;
         try {
@@ -136,6 +145,7 @@ class CaseWriter {
 
     std::filesystem::path folder_;
     codegen::Jit jit_;
+    const codegen::ProductTile* tile_ = nullptr;  // of the case's products
     std::vector<std::string> cases_;
     int files_ = 0;
 };
@@ -275,6 +285,51 @@ std::vector<Tensor> dense_inputs(const fuzz::RandomGraph& r) {
     return inputs;
 }
 
+/// A linear layer of M rows, N columns and sums of K with a bias, a GELU by erf and a residual.
+/// The pre-activation is a result too.
+std::string linear_text(int m, int n, int k, const std::string& dtype) {
+    const auto matrix = [](const std::string& type, int rows, int columns) {
+        return type + "[" + std::to_string(rows) + ", " + std::to_string(columns) + "]";
+    };
+    const std::string out = matrix(dtype, m, n), wide = matrix("f32", m, n);
+    const auto number = [&](int id, const char* value) {
+        return "  %" + std::to_string(id) + ": " + wide + " = full() {dtype=f32, sizes=(" +
+               std::to_string(m) + ", " + std::to_string(n) + "), value=" + value + "}\n";
+    };
+    return "graph(%0 \"x\": " + matrix(dtype, m, k) + ", %1 \"w\": " + matrix(dtype, n, k) +
+           ", %2 \"b\": " + dtype + "[" + std::to_string(n) + "], %3 \"r\": " + out + ") {\n" +
+           "  %4: " + matrix(dtype, k, n) + " = permute(%1) {dims=(1, 0)}\n" + "  %5: " + out +
+           " = matmul(%0, %4)\n" + "  %6: " + out + " = broadcast(%2) {sizes=(" +
+           std::to_string(m) + ", " + std::to_string(n) + "), dims=(1)}\n" + "  %7: " + out +
+           " = add(%5, %6)\n" + "  %8: " + wide + " = convert(%7) {dtype=f32}\n" +
+           number(9, "0.7071067811865476") + "  %10: " + wide + " = mul(%8, %9)\n" +
+           "  %11: " + wide + " = erf(%10)\n" + number(12, "1.0") + "  %13: " + wide +
+           " = add(%11, %12)\n" + number(14, "0.5") + "  %15: " + wide + " = mul(%8, %14)\n" +
+           "  %16: " + wide + " = mul(%15, %13)\n" + "  %17: " + out +
+           " = convert(%16) {dtype=" + dtype + "}\n" + "  %18: " + out + " = add(%17, %3)\n" +
+           "  return %18, %7\n}";
+}
+
+/// Every tile, at sizes whose edges lie inside of tiles and at one that tiles divide.
+bool write_products(CaseWriter& writer) {
+    int next = 0;
+    for (const codegen::ProductTile& tile : codegen::kProductTiles) {
+        const auto side = [&](unsigned size) { return static_cast<int>(size); };
+        const int sizes[][3] = {{side(tile.rows()) + 37, side(tile.columns) + 24, 328},
+                                {2 * side(tile.rows()), 2 * side(tile.columns), 128},
+                                {3, 8, 8}};
+        for (const auto& [m, n, k] : sizes) {
+            const bool half = next % 2 == 1;
+            const Graph g = parse_graph(linear_text(m, n, k, half ? "f16" : "bf16"));
+            const double tolerance = half ? 4e-3 : 2e-2;
+            if (!writer.write("product" + std::to_string(next++), g, random_inputs(g),
+                              {tolerance, tolerance}, &tile))
+                return false;
+        }
+    }
+    return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -290,6 +345,10 @@ int main(int argc, char** argv) {
             std::fprintf(stderr, "%s has a step that is no kernel\n", w.name);
             return 1;
         }
+    }
+    if (!write_products(writer)) {
+        std::fprintf(stderr, "a product has a step that is no kernel\n");
+        return 1;
     }
     const std::uint64_t count = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 60;
     fuzz::Limits limits;

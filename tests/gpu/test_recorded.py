@@ -76,7 +76,7 @@ def assemble(files: list[pathlib.Path]) -> None:
     if shutil.which("ptxas") is None:
         pytest.skip("ptxas is not installed")
     for file in files:
-        subprocess.run(["ptxas", "-arch=sm_90", "-o", "/dev/null", str(file)], check=True)
+        subprocess.run(["ptxas", "-arch=sm_90a", "-o", "/dev/null", str(file)], check=True)
 
 
 def test_a_transformer_layer(tmp_path: pathlib.Path) -> None:
@@ -84,10 +84,42 @@ def test_a_transformer_layer(tmp_path: pathlib.Path) -> None:
         Block().bfloat16().eval(), [torch.randn(2, 128, 64).bfloat16()], tmp_path
     )
     steps = plan[plan.index("\nsteps") :]
-    assert steps.count("matmul_bias(") == 4  # queries, keys and values in one
+    assert steps.count("matmul_bias(") == 3  # queries, keys and values in one; up is generated
     assert steps.count("attention(") == 1
     assert steps.count("kernel ") <= 5  # sums, norms and the activation
     assemble(kernels)
+
+
+def test_a_product_is_generated_with_its_activation(tmp_path: pathlib.Path) -> None:
+    class Up(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(768, 3072), nn.Linear(3072, 768)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.down(functional.gelu(self.up(x)))
+
+    plan, kernels = plan_of(Up().bfloat16().eval(), [torch.randn(8, 128, 768).bfloat16()], tmp_path)
+    steps = plan[plan.index("\nsteps") :]
+    assert steps.count("matmul_bias(") == 1 and steps.count("kernel 0 matmul") == 1
+    (product,) = [k for k in kernels if "wgmma.mma_async" in k.read_text()]
+    assert ".target sm_90a" in product.read_text()
+    assemble(kernels)
+
+
+def test_a_kept_bias_is_not_spread_over_the_rows(tmp_path: pathlib.Path) -> None:
+    class Up(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3072, 768).bfloat16())
+            self.bias = nn.Parameter(torch.randn(3072))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.gelu(functional.linear(x, self.weight, self.bias.bfloat16()))
+
+    plan, _ = plan_of(Up().eval(), [torch.randn(1024, 768).bfloat16()], tmp_path)
+    (kept,) = [line for line in plan.splitlines() if line.endswith(" frozen") and "#" in line]
+    assert "(3072)" in kept
 
 
 def test_a_convolutional_network(tmp_path: pathlib.Path) -> None:

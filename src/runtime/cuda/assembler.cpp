@@ -63,7 +63,8 @@ bool has_parallel_assembler() { return library() != nullptr; }
 std::vector<std::uint8_t> assemble(const Gpu& gpu, const std::string& ptx) {
     const NvJitLink* link = library();
     if (link == nullptr) return gpu.assemble(ptx);
-    const std::string arch = "-arch=sm_" + std::to_string(gpu.capability());
+    std::string arch = "-arch=sm_" + std::to_string(gpu.capability());
+    if (gpu.capability() == 90) arch += 'a';  // as the PTX: see gpu_target
     const char* options[] = {arch.c_str()};
     void* handle = nullptr;
     if (link->create(&handle, 1, options) != 0) return gpu.assemble(ptx);

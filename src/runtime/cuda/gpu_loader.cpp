@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "codegen/contraction_gpu/emit_product.h"
 #include "codegen/llvm/emit_nvptx.h"
 #include "codegen/text/triton.h"
 #include "runtime/cuda/assembler.h"
@@ -12,7 +13,7 @@
 namespace ingot::runtime::cuda {
 namespace {
 
-constexpr std::string_view kVersion = "ingot gpu kernels 6";
+constexpr std::string_view kVersion = "ingot gpu kernels 7";
 constexpr std::string_view kTextVersion = "triton text 2";
 constexpr std::string_view kLaunches = "/launches", kRefusal = "/refusal";
 
@@ -61,6 +62,8 @@ std::vector<ImageLaunch> parse_launches(const std::string& text, const KernelJob
 }  // namespace
 
 codegen::TargetInfo gpu_target(int capability) {
+    // Hopper's matrix units are part of its own target, whose code runs nowhere else.
+    if (capability == 90) return codegen::target_named("sm_90a");
     for (int known : {90, 89, 86, 80, 75})
         if (capability >= known) return codegen::target_named("sm_" + std::to_string(known));
     return codegen::target_named("sm_70");
@@ -76,7 +79,11 @@ PtxKernel emit_ptx(const codegen::Jit& jit, const Kernel& kernel, std::mutex* em
     {
         std::unique_lock<std::mutex> turn;
         if (emitting != nullptr) turn = std::unique_lock(*emitting);
-        out.launches = codegen::emit_nvptx(*module.module, kernel, jit.target(), name);
+        if (kernel.contraction)
+            out.launches = {
+                codegen::emit_gpu_product(*module.module, kernel, jit.target(), name + "_0")};
+        else
+            out.launches = codegen::emit_nvptx(*module.module, kernel, jit.target(), name);
     }
     out.ptx = jit.assembly(std::move(module));
     return out;
@@ -112,7 +119,7 @@ void GpuLoader::compile_text(std::vector<Job>& jobs, const TextCompiler& text, i
     for (Job& job : jobs) {
         if (job.loaded) continue;
         try {
-            check(!job.kernel->contraction, "a GPU's plan has no generated products");
+            if (job.kernel->contraction) throw NotSupported("products have no text");
             TritonText made = to_triton(*job.kernel, "kernel");
             for (TritonFunction& f : made.functions) {
                 GpuLaunch l;

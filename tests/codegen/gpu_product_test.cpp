@@ -1,0 +1,124 @@
+// Products on a GPU's matrix units, without a GPU: the form they need, the choice, the PTX.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "codegen/contraction_gpu/emit_product.h"
+#include "codegen/llvm/jit.h"
+#include "ir/error.h"
+#include "ir/parse.h"
+#include "passes/epilogues.h"
+#include "passes/pipeline.h"
+#include "schedule/schedule.h"
+
+using namespace ingot;
+using namespace ingot::codegen;
+
+namespace {
+
+// A linear layer with a sigmoid behind it; its weight by output or by input.
+Graph layer(const std::string& dtype, int m, int n, int k, bool transposed = true) {
+    const auto matrix = [&](int rows, int columns) {
+        return dtype + "[" + std::to_string(rows) + ", " + std::to_string(columns) + "]";
+    };
+    std::string text = "graph(%0 \"x\": " + matrix(m, k) +
+                       ", %1 \"w\": " + (transposed ? matrix(n, k) : matrix(k, n)) + ") {\n";
+    if (transposed) text += "  %2: " + matrix(k, n) + " = permute(%1) {dims=(1, 0)}\n";
+    text += "  %3: " + matrix(m, n) + " = matmul(%0, " + (transposed ? "%2" : "%1") + ")\n";
+    text += "  %4: " + matrix(m, n) + " = sigmoid(%3)\n  return %4\n}";
+    return parse_graph(text);
+}
+
+Plan plan_of(Graph graph) {
+    ScheduleOptions options;
+    options.gpu = true;
+    options.generate_contraction = [](const Kernel& k) { return product_form(k).has_value(); };
+    return schedule(run_passes(std::move(graph), PassContext{}), options);
+}
+
+ProductForm form_of(int m, int n, int k) {
+    ProductForm form;
+    form.rows = Expr(m);
+    form.columns = n;
+    form.depth = k;
+    return form;
+}
+
+}  // namespace
+
+TEST(GpuProduct, EveryTileIsAssembled) {
+    const bool ptxas = std::system("ptxas --version > /dev/null 2>&1") == 0;
+    const auto folder =
+        std::filesystem::temp_directory_path() / ("ingot-product-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder);
+    for (const char* dtype : {"bf16", "f16"}) {
+        const Plan plan = plan_of(layer(dtype, 1000, 1032, 520));
+        ASSERT_EQ(plan.kernels.size(), 1U);
+        const Jit jit(target_named("sm_90a"));
+        for (const ProductTile& tile : kProductTiles) {
+            IrModule module = jit.make_module("kernel");
+            const GpuLaunch launch =
+                emit_gpu_product(*module.module, plan.kernels[0], jit.target(), "kernel", tile);
+            EXPECT_EQ(launch.threads, tile.threads());
+            EXPECT_LE(tile.shared_bytes(), 227U << 10);  // what a block may have there
+            EXPECT_LE(tile.blocks * (tile.shared_bytes() + 1024), 228U << 10);
+            const std::string ptx = jit.assembly(std::move(module));
+            const std::string kind =
+                "n" + std::to_string(tile.columns) + "k16.f32." + dtype + "." + dtype;
+            EXPECT_NE(ptx.find(kind), std::string::npos);
+            // It may start early, and waits before it asks for memory.
+            EXPECT_LT(ptx.find("griddepcontrol.wait"), ptx.find("cp.async"));
+            if (!ptxas) continue;
+            std::ofstream(folder / "k.ptx") << ptx;
+            const std::string command =
+                "ptxas -arch=sm_90a -o /dev/null " + (folder / "k.ptx").string();
+            EXPECT_EQ(std::system(command.c_str()), 0);
+        }
+    }
+    std::filesystem::remove_all(folder);
+}
+
+TEST(GpuProduct, OnlyWhatItsCopiesCanRead) {
+    EXPECT_EQ(plan_of(layer("bf16", 64, 64, 64)).kernels.size(), 1U);
+    const auto refused = [](Graph graph) {
+        for (const Kernel& k : plan_of(std::move(graph)).kernels)
+            if (k.contraction) return false;
+        return true;
+    };
+    EXPECT_TRUE(refused(layer("bf16", 64, 64, 60)));         // rows at odd places
+    EXPECT_TRUE(refused(layer("bf16", 64, 60, 64)));         // the epilogue takes eight columns
+    EXPECT_TRUE(refused(layer("f32", 64, 64, 64)));          // no such instructions
+    EXPECT_TRUE(refused(layer("bf16", 64, 64, 64, false)));  // rows across the sum
+}
+
+TEST(GpuProduct, OlderAndNewerGpusHaveNone) {
+    const Plan plan = plan_of(layer("bf16", 64, 64, 64));
+    for (const char* name : {"sm_80", "sm_90"}) {
+        const Jit jit(target_named(name));
+        IrModule module = jit.make_module("kernel");
+        EXPECT_THROW(emit_gpu_product(*module.module, plan.kernels[0], jit.target(), "kernel"),
+                     NotSupported);
+    }
+}
+
+TEST(GpuProduct, TheModelsChoices) {
+    EXPECT_TRUE(product_wins(form_of(1024, 3072, 768)));  // BERT, 8 sentences of 128
+    EXPECT_TRUE(product_wins(form_of(128, 3072, 768)));
+    EXPECT_FALSE(product_wins(form_of(1576, 3072, 768)));  // ViT, 8 images
+    EXPECT_FALSE(product_wins(form_of(512, 5632, 2048)));
+}
+
+TEST(GpuProduct, AnEpilogueIsCostlyUnlessItsInputIsHandedOut) {
+    Graph graph = layer("bf16", 64, 64, 64);
+    const auto product = [](const Graph& g) {
+        for (NodeId id = 0; id < g.nodes().size(); ++id)
+            if (g.node(id).prim == Prim::Matmul) return id;
+        return kNone;
+    };
+    EXPECT_TRUE(Epilogues(graph).costly(product(graph)));
+    graph.add_output(graph.node(product(graph)).results[0], {Expr(64), Expr(1)});
+    EXPECT_FALSE(Epilogues(graph).costly(product(graph)));
+}
