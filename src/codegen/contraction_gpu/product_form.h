@@ -40,7 +40,7 @@ struct ProductTile {
 
 /// Tiles that were best for some shape on an H200.
 inline constexpr std::array kProductTiles = {
-    ProductTile{1, 64, 6, 2},  ProductTile{1, 128, 4, 2}, ProductTile{1, 96, 4, 3},
+    ProductTile{1, 64, 6, 2},  ProductTile{1, 128, 4, 2}, ProductTile{1, 96, 4, 2},
     ProductTile{2, 64, 4, 2},  ProductTile{2, 64, 8, 1},  ProductTile{2, 96, 4, 2},
     ProductTile{2, 96, 7, 1},  ProductTile{2, 128, 3, 2}, ProductTile{2, 128, 6, 1},
     ProductTile{2, 192, 5, 1}, ProductTile{3, 128, 5, 1}, ProductTile{4, 192, 4, 1},
