@@ -1,6 +1,7 @@
 // The session: dispatching operators to lowerings, decompositions or extern calls; see recorder.h.
 #include "trace/recorder.h"
 
+#include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -327,7 +328,10 @@ at::Tensor Recorder::add_input(const at::Tensor& real, bool frozen, std::string 
                                std::span<const SymbolicSize> sizes, std::optional<c10::Device> as) {
     return state_->add_input(real, frozen, std::move(name), false, sizes, as);
 }
+// Autocast keeps the casts of parameters until its outermost context ends: one that eager made
+// would be a constant of the recording, one that is recorded here would be taken by eager.
 Recorder::Scope::Scope(Recorder& recorder) {
+    at::autocast::clear_cache();
     push_mode(*recorder.state_);
     const auto& device = recorder.state_->device;
     const bool gpu = device && device->is_cuda(), gradients = c10::GradMode::is_enabled();
@@ -344,7 +348,10 @@ c10::SymInt Recorder::add_number(std::int64_t example, const SymbolicSize& symbo
     state_->numbers.push_back(e);
     return state_->symbols->wrap(e);
 }
-Recorder::Scope::~Scope() { pop_mode(); }
+Recorder::Scope::~Scope() {
+    pop_mode();
+    at::autocast::clear_cache();
+}
 void Recorder::Scope::take_composites_apart() {
     if (!composites_) composites_ = std::make_unique<OwnComposites>();
 }

@@ -3,6 +3,7 @@
 import gc
 import time
 
+import pytest
 import torch
 
 import ingot
@@ -48,3 +49,29 @@ def test_optimizers_that_torch_dynamo_has_wrapped():
     after = ingot.stats()
     assert after.reasons[len(before.reasons) :] == []
     torch.testing.assert_close(q, torch.full((4,), 0.8), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("first", ["eager", "compiled"])
+def test_autocast_keeps_no_cast_of_eagers_or_of_a_recordings(first, breaks):
+    # Until the context ends, autocast hands out the casts of parameters that it has made.
+    layer = torch.nn.Linear(16, 8)
+
+    def function(x):
+        y = torch.tanh(layer(x))
+        if breaks and y.sum().item() > 1e9:
+            y = y + 1
+        return torch.nn.functional.linear(y, layer.weight.t())
+
+    compiled = ingot.compile(function)
+    order = (function, compiled) if first == "eager" else (compiled, function)
+    x = torch.randn(4, 16)
+    for _ in range(4):
+        with torch.no_grad():
+            with torch.autocast("cpu", torch.bfloat16):
+                results = [f(x) for f in order]
+            want = function(x)
+            layer.weight.mul_(1.5)
+        for result in results:
+            assert result.dtype == torch.bfloat16
+            torch.testing.assert_close(result.float(), want, rtol=0.05, atol=0.05)

@@ -104,11 +104,13 @@ inline constexpr std::string_view kCppPrelude =
               } else
                   return To(x);
           }
-          inline int64_t p_philox(int64_t place, int64_t seed, int64_t offset, uint64_t threads, uint64_t width) {
+          inline int64_t p_philox(int64_t place, int64_t seed, int64_t offset, uint64_t threads,
+                                  uint64_t width) {
               uint64_t unit = uint64_t(place) / width, thread = unit % threads, turn = unit / threads;
               uint64_t drawn = width == 1 ? turn : turn * (width == 2 ? 4 : width) + uint64_t(place) % width;
               uint64_t block = (uint64_t(offset) >> 2) + (drawn >> 2);
-              uint32_t c[4] = {uint32_t(block), uint32_t(block >> 32), uint32_t(thread), uint32_t(thread >> 32)};
+              uint32_t c[4] = {uint32_t(block), uint32_t(block >> 32), uint32_t(thread),
+                               uint32_t(thread >> 32)};
               uint32_t key[2] = {uint32_t(seed), uint32_t(uint64_t(seed) >> 32)};
               for (int round = 0; round < 10; ++round) {
                   uint64_t x = uint64_t(0xD2511F53u) * c[0], y = uint64_t(0xCD9E8D57u) * c[2];
