@@ -1,6 +1,7 @@
 // See backend.h.
 #include "capture/backend.h"
 
+#include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include <algorithm>
