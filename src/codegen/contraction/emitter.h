@@ -147,8 +147,13 @@ class ContractionEmitter {
     PanelValue ordered_panel(const PanelGroup& group, llvm::Value* n_th);
     Ahead fetched_ahead(const PanelGroup& group, const PanelPart& part);
     llvm::Value* units_order(const PanelPart& part);
-    void repair(const PanelGroup& group, const PanelPart& part,
-                const std::vector<llvm::Value*>& tile, llvm::Value* local);
+    /// A finished tile: its sums, how many rows count, A's parts of it, where it begins in the
+    /// block.
+    struct Tile {
+        llvm::Value *sums, *rows, *a, *local;
+        int height;
+    };
+    void repair(const PanelGroup& group, const PanelPart& part, const Tile& tile);
     void part_of_panel(const PanelGroup& group, llvm::Value* from, llvm::Value* n_th);
     void configure_tiles();
     void call(llvm::Function* f, std::vector<llvm::Value*> extra);

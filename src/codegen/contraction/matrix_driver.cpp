@@ -217,23 +217,23 @@ Value* ContractionEmitter::units_order(const PanelPart& part) {
 }
 
 /// Computes a finished tile of split products again if parts that matter were lost.
-void ContractionEmitter::repair(const PanelGroup& group, const PanelPart& part,
-                                const std::vector<Value*>& tile, Value* local) {
+void ContractionEmitter::repair(const PanelGroup& group, const PanelPart& part, const Tile& tile) {
+    Value* k = expr(d_.plan.k);
     Value* wrong = b_.CreateCall(
         split_check(module_),
-        {tile[0], tile[1], tile.back(), extremes_of_rows(local), extremes_of_panel(part.n_th)});
+        {tile.sums, tile.rows, k, extremes_of_rows(tile.local), extremes_of_panel(part.n_th)});
     if_then(wrong, [&] {
         if (d_.b_by_rows)
             panel(group.batch, b_.CreateAdd(group.first, part.n_th), part.first_column, part.count,
                   group.ordered);
-        b_.CreateCall(split_repair(module_), tile);
+        b_.CreateCall(split_repair(module_), {tile.sums, tile.rows, tile.a, i64(tile.height),
+                                              part.panel.address, part.panel.distance, k});
     });
 }
 
 /// One part of k of a panel against all rows of the block.
 void ContractionEmitter::part_of_panel(const PanelGroup& group, Value* from, Value* n_th) {
-    Value* k = expr(d_.plan.k);
-    Value* left = b_.CreateSub(k, from);
+    Value* left = b_.CreateSub(expr(d_.plan.k), from);
     Value* is_last = b_.CreateICmpSLE(left, i64(d_.block_k));
     PanelPart part{};
     part.n_th = n_th;
@@ -269,10 +269,7 @@ void ContractionEmitter::part_of_panel(const PanelGroup& group, Value* from, Val
                       arguments);
         if_then(is_last, [&] {
             Value* rows = select_min(b_.CreateSub(group.end, row), i64(height));
-            if (split)
-                repair(group, part,
-                       {sums, rows, a, i64(height), part.panel.address, part.panel.distance, k},
-                       local);
+            if (split) repair(group, part, {sums, rows, a, local, height});
             call(epilogue_, {group.batch, row, rows, part.first_column, part.count, sums});
         });
     });
