@@ -18,11 +18,11 @@
 #include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/Intrinsics.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
-#include <llvm/IR/Verifier.h>
 
 #include <algorithm>
 
 #include "codegen/llvm/emit_body.h"
+#include "codegen/llvm/gpu_module.h"
 #include "codegen/llvm/quick_forms.h"
 #include "ir/error.h"
 
@@ -104,15 +104,8 @@ class ProductEmitter {
         function_ =
             llvm::Function::Create(type, llvm::Function::ExternalLinkage, launch_.symbol, module_);
         function_->setCallingConv(llvm::CallingConv::PTX_Kernel);
-        const auto annotate = [&](const char* what, unsigned count) {
-            llvm::Metadata* bound[] = {llvm::ValueAsMetadata::get(function_),
-                                       llvm::MDString::get(c, what),
-                                       llvm::ConstantAsMetadata::get(b_.getInt32(count))};
-            module_.getOrInsertNamedMetadata("nvvm.annotations")
-                ->addOperand(llvm::MDNode::get(c, bound));
-        };
-        annotate("maxntidx", tile_.threads());
-        annotate("minctasm", tile_.blocks);
+        annotate_kernel(*function_, "maxntidx", tile_.threads());
+        annotate_kernel(*function_, "minctasm", tile_.blocks);
         b_.SetInsertPoint(llvm::BasicBlock::Create(c, "entry", function_));
         shared_ =
             new llvm::GlobalVariable(module_, llvm::ArrayType::get(b_.getInt8Ty(), 0), false,
@@ -453,12 +446,7 @@ GpuLaunch emit_gpu_product(llvm::Module& module, const Kernel& kernel, const Tar
     if (target.gpu_capability() != kProductCapability || !target.cpu.ends_with('a'))
         throw NotSupported("generated products need a GPU of compute capability 9.0");
     GpuLaunch launch = ProductEmitter(module, kernel, target, symbol, *form, tile).run();
-    std::string message;
-    llvm::raw_string_ostream stream(message);
-    if (llvm::verifyModule(module, &stream)) throw InternalError("invalid LLVM IR: " + message);
-    for (const llvm::Function& f : module)
-        if (f.isDeclaration() && !f.isIntrinsic())
-            throw NotSupported("'" + f.getName().str() + "' is a library function that GPUs lack");
+    check_gpu_module(module);
     return launch;
 }
 

@@ -4,7 +4,6 @@
 #include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/Intrinsics.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
-#include <llvm/IR/Verifier.h>
 
 #include <map>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "codegen/llvm/emit_reduce.h"
 #include "codegen/llvm/emit_row_copy.h"
 #include "codegen/llvm/gpu_mapping.h"
+#include "codegen/llvm/gpu_module.h"
 #include "codegen/llvm/gpu_reduce.h"
 #include "codegen/llvm/quick_forms.h"
 #include "ir/error.h"
@@ -304,17 +304,11 @@ class GpuNestEmitter {
         }
         // Tells ptxas how many registers a thread may take: rows that wait for memory and for each
         // other need company.
-        const auto annotate = [&](const char* what, unsigned count) {
-            llvm::Metadata* bound[] = {llvm::ValueAsMetadata::get(function_),
-                                       llvm::MDString::get(c, what),
-                                       llvm::ConstantAsMetadata::get(b_.getInt32(count))};
-            module_.getOrInsertNamedMetadata("nvvm.annotations")
-                ->addOperand(llvm::MDNode::get(c, bound));
-        };
-        annotate("maxntidx", map_.threads);
+        annotate_kernel(*function_, "maxntidx", map_.threads);
         if (map_.single && (run_ || map_.each > 1))
-            annotate("minctasm",
-                     std::max(1u, (run_ ? kThreadsOfRuns : kThreadsOfPieces) / map_.threads));
+            annotate_kernel(
+                *function_, "minctasm",
+                std::max(1u, (run_ ? kThreadsOfRuns : kThreadsOfPieces) / map_.threads));
         b_.SetInsertPoint(llvm::BasicBlock::Create(c, "entry", function_));
     }
 
@@ -855,12 +849,7 @@ std::vector<GpuLaunch> emit_nvptx(llvm::Module& module, const Kernel& kernel,
         std::string symbol = std::string(prefix) + "_" + std::to_string(i);
         launches.push_back(GpuNestEmitter(module, kernel, target, kernel.nests[i], symbol).run());
     }
-    std::string message;
-    llvm::raw_string_ostream stream(message);
-    if (llvm::verifyModule(module, &stream)) throw InternalError("invalid LLVM IR: " + message);
-    for (const llvm::Function& f : module)
-        if (f.isDeclaration() && !f.isIntrinsic())
-            throw NotSupported("'" + f.getName().str() + "' is a library function that GPUs lack");
+    check_gpu_module(module);
     return launches;
 }
 
