@@ -188,6 +188,12 @@ class Arranger {
         return 0;
     }
 
+    // A short loop as a whole: the few taps of a filter.
+    std::int64_t rows_of_tile(Expr extent) const {
+        const bool is_short = extent.is_constant() && extent.constant() < 2 * kShort;
+        return !gpu_ && is_short ? extent.constant() : tile_of(extent, kTile);
+    }
+
     // Where the innermost loop strides through memory that another loop walks along, both are cut
     // into tiles, so that each cache line is used whole while it is near.
     void tile() {
@@ -198,13 +204,14 @@ class Arranger {
         const Loop v = loops.back();
         for (const Access& a : accesses_) {
             auto across = linear_in(a.offset, v.var);
-            if (a.bytes == 0 || !across || magnitude(across->stride) * a.bytes < kLine) continue;
+            if (a.bytes == 0 || !across || 2 * magnitude(across->stride) * a.bytes < kLine)
+                continue;
             for (std::size_t i = 0; i + 1 < loops.size(); ++i) {
                 auto along = linear_in(a.offset, loops[i].var);
-                if (!along || !along->stride.is(1)) continue;
+                if (!along || magnitude(along->stride) != 1) continue;
                 // Lines a page apart fall into the same few places of the cache.
                 bool crowded = std::fmod(magnitude(across->stride) * a.bytes, kPage) == 0;
-                const std::int64_t tile_u = tile_of(loops[i].extent, kTile),
+                const std::int64_t tile_u = rows_of_tile(loops[i].extent),
                                    tile_v = tile_of(v.extent, crowded ? kShort : kTile);
                 if (tile_v != 0)
                     split(i, tile_u, tile_v);
