@@ -182,6 +182,7 @@ Plan Compiler::Impl::plan(const Graph& graph, const ContractionChoice& choice, i
     options.cache_bytes = static_cast<std::int64_t>(target.l2_bytes);
     // oneDNN's convolutions of one tap reach 0.4 to 0.7 of MKL's products; elsewhere not measured.
     options.single_taps_as_products = target.maker == codegen::Maker::Intel;
+    options.matrix_units = codegen::vector_target(target).matrix_units;
     options.generate_contraction = [&](const Kernel& kernel) { return choice.generate(kernel); };
     Plan plan = schedule(graph, options);
     share_kernels(plan, [&](const Kernel& kernel) { return codegen::choices_of(kernel, target); });

@@ -16,7 +16,7 @@ namespace ingot::runtime {
 namespace {
 
 /// Part of every key, beside the build's own identity (Jit::cache_key): the meaning of an entry.
-constexpr std::string_view kVersion = "ingot kernels 6";
+constexpr std::string_view kVersion = "ingot kernels 7";
 constexpr std::string_view kLaunches = "/launches";
 constexpr std::string_view kShared = "/shared";  // names of shared functions, a line each
 

@@ -380,7 +380,8 @@ Kernel bare_contraction(const Graph& g, NodeId id, const Layouts& layouts) {
         // Views as far as the memory that placement would give it.
         const ValueId memory =
             n.prim == Prim::Matmul ? product_operand(g, layouts, v, true) : kNone;
-        for (const Node* at = g.producer(v); v != memory && at != nullptr && is_plain_view(*at);
+        for (const Node* at = g.producer(v);
+             v != memory && !layouts.keeps(v) && at != nullptr && is_plain_view(*at);
              at = g.producer(v)) {
             p.home[v] = Home::Inlined;
             v = at->operands[0];

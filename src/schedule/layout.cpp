@@ -203,10 +203,12 @@ Sizes dense(const Sizes& sizes, const Order& order) {
 
 }  // namespace
 
-Layouts::Layouts(const Graph& g, bool gpu)
+Layouts::Layouts(const Graph& g, bool gpu, const std::vector<ValueId>& copies)
     : strides_(g.values().size()),
       output_(g.values().size(), -1),
-      written_(g.values().size(), kNone) {
+      written_(g.values().size(), kNone),
+      copy_(g.values().size(), false) {
+    for (ValueId v : copies) copy_[v] = true;
     std::vector<Order> orders = LayoutWalk(g, gpu).run();
     for (ValueId v = 0; v < g.values().size(); ++v) strides_[v] = dense(g.type(v).sizes, orders[v]);
     for (const Input& in : g.inputs()) strides_[in.value] = in.strides;

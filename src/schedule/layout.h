@@ -16,11 +16,15 @@ namespace ingot::sched {
 class Layouts {
   public:
     /// `gpu`: the vendor's convolutions also want their filters channels last.
-    explicit Layouts(const Graph& graph, bool gpu = false);
+    /// `copies`: values that shall have memory even where they only rearrange elements.
+    explicit Layouts(const Graph& graph, bool gpu = false,
+                     const std::vector<ValueId>& copies = {});
     /// In elements, for the value's own buffer (should it get one).
     const Sizes& strides(ValueId v) const { return strides_[v]; }
     /// Which graph output the value is, or -1.
     std::int32_t output(ValueId v) const { return output_[v]; }
+    /// Whether the value has memory that its readers shall look into: an output or such a copy.
+    bool keeps(ValueId v) const { return output_[v] >= 0 || copy_[v]; }
     /// The input that the value is written into, or kNone.
     ValueId written_input(ValueId v) const { return written_[v]; }
 
@@ -28,6 +32,7 @@ class Layouts {
     std::vector<Sizes> strides_;
     std::vector<std::int32_t> output_;
     std::vector<ValueId> written_;
+    std::vector<bool> copy_;
 };
 
 }  // namespace ingot::sched

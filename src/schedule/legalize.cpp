@@ -486,7 +486,7 @@ bool replace_empty(Rewriter& r, const Graph& old, const Node& n) {
 }
 
 void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<int>& uses,
-                   int cores, bool gpu, const WalkedRows* rows, Sums& sums,
+                   const LegalizeOptions& options, const WalkedRows* rows, Sums& sums,
                    std::vector<ValueId>& in_memory) {
     const Node& n = old.node(id);
     Graph& g = r.out();
@@ -494,7 +494,7 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
     switch (n.prim) {
         case Prim::Var:
             if (is_complex(old.type(n.operands[0]).dtype)) break;
-            r.map(n.results[0], variance(g, sums, n, r(n.operands[0]), gpu));
+            r.map(n.results[0], variance(g, sums, n, r(n.operands[0]), options.gpu));
             return;
         case Prim::Norm2:
             if (is_complex(old.type(n.operands[0]).dtype)) break;
@@ -502,7 +502,7 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
             return;
         case Prim::MaxPoolIndices:
             // With positions, which training wants, a GPU's library reads each image once.
-            if (gpu && uses[n.results[1]] != 0 && is_reduced_float(old.type(n.results[0]).dtype))
+            if (options.gpu && uses[n.results[1]] != 0 && is_reduced_float(old.type(n.results[0]).dtype))
                 break;
             max_pool(r, old, n, uses);
             return;
@@ -510,11 +510,12 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
         case Prim::PackedConv:
         case Prim::ConvGradInput:
         case Prim::ConvGradWeight:
-            if (legalize_convolution(r, old, n, in_memory, gpu)) return;
+            if (legalize_convolution(r, old, n, in_memory, options)) return;
             break;
         default:
             if (!is_reduction(n.prim)) break;
-            if (auto v = two_stages(g, n, r(n.operands[0]), old.type(n.results[0]).sizes, cores)) {
+            if (auto v = two_stages(g, n, r(n.operands[0]), old.type(n.results[0]).sizes,
+                                    options.cores)) {
                 r.map(n.results[0], *v);
                 return;
             }
@@ -527,14 +528,14 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
                         r.map(n.results[0], convert(g, *v, type));
                         return;
                     }
-                if (gpu && type != compute_type(type)) {  // partial sums are not rounded
+                if (options.gpu && type != compute_type(type)) {  // partial sums are not rounded
                     const ValueId wide = convert(g, x, compute_type(type));
                     if (auto v = over_columns(g, n.prim, wide, n.attrs.get<Ints>("dims"))) {
                         r.map(n.results[0], convert(g, *v, type));
                         return;
                     }
                 }
-                r.map(n.results[0], sum_over(g, sums, x, n.attrs.get<Ints>("dims"), gpu));
+                r.map(n.results[0], sum_over(g, sums, x, n.attrs.get<Ints>("dims"), options.gpu));
                 return;
             }
     }
@@ -562,17 +563,17 @@ void make_outputs_distinct(Graph& g) {
 
 }  // namespace
 
-Legalized legalize(const Graph& graph, int cores, bool gpu) {
+Legalized legalize(const Graph& graph, const LegalizeOptions& options) {
     std::vector<int> uses = use_counts(graph);
     std::vector<bool> live = live_nodes(graph);
     Rewriter r(graph);
     Sums sums;
     std::vector<ValueId> in_memory;
     std::optional<WalkedRows> rows;
-    if (gpu) rows.emplace(graph);
+    if (options.gpu) rows.emplace(graph);
     for (NodeId id = 0; id < graph.nodes().size(); ++id)
         if (live[id])
-            legalize_node(r, graph, id, uses, cores, gpu, rows ? &*rows : nullptr, sums, in_memory);
+            legalize_node(r, graph, id, uses, options, rows ? &*rows : nullptr, sums, in_memory);
     Graph g = r.finish();
     make_outputs_distinct(g);
     return {std::move(g), std::move(in_memory)};

@@ -14,7 +14,15 @@ struct Legalized {
     std::vector<ValueId> in_memory;  // rearranged copies that pay
 };
 
-/// `gpu`: few columns of results are made of many partial ones.
-Legalized legalize(const Graph& graph, int cores, bool gpu = false);
+/// What the result's form depends on.
+struct LegalizeOptions {
+    int cores = 2;
+    bool gpu = false;  // few columns of results are made of many partial ones
+    /// Products on matrix units outdo the library's convolutions and their gradients by more than
+    /// bringing weights into order costs.
+    bool matrix_units = false;
+};
+
+Legalized legalize(const Graph& graph, const LegalizeOptions& options);
 
 }  // namespace ingot::sched

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "schedule/contraction_model.h"
 #include "schedule/convert.h"
 
 namespace ingot::sched {
@@ -15,6 +16,7 @@ bool has_taps(const Sizes& weight) {
 
 constexpr std::int64_t kFewChannels = 16;
 constexpr std::int64_t kFewPoints = 1024;
+constexpr std::int64_t kFewRows = 128;  // of a product: matrix units bring columns into order
 
 bool constant_sizes(const Sizes& sizes) {
     return std::all_of(sizes.begin(), sizes.end(), [](Expr e) { return e.is_constant(); });
@@ -79,14 +81,27 @@ ValueId depthwise_sum(Graph& g, std::vector<ValueId>& in_memory, const Node& n, 
     return convert(g, g.emit(Prim::Sum, {terms}, {{"dims", sums}}), t);
 }
 
-// Groups of channels: the weight gets a copy with channels innermost, as the input has them.
-bool is_grouped(const Graph& g, const Node& n) {
-    return n.prim == Prim::Conv && !n.attrs.get<bool>("transposed") &&
-           n.attrs.get<std::int64_t>("groups") > 1 && g.type(n.operands[1]).rank() > 2 &&
-           constant_sizes(g.type(n.operands[1]).sizes);
+// A plain f32 convolution of several taps with enough channels for products on matrix units.
+bool suits_matrix_units(const Sizes& weight, DType dtype, std::int64_t groups) {
+    constexpr std::int64_t kFewest = 32;
+    return dtype == DType::F32 && groups == 1 && weight.size() > 3 && constant_sizes(weight) &&
+           has_taps(weight) && weight[0].constant() >= kFewest && weight[1].constant() >= kFewest;
 }
 
-void grouped_convolution(Rewriter& r, const Graph& old, std::vector<ValueId>& in_memory,
+// The points of an image or of its gradient, of all images.
+Expr points_of(const Type& type) { return floor_div(type.numel(), type.sizes[1]); }
+
+// Groups of channels, and weights that matrix units read: the weight gets a copy with channels
+// innermost, as the input has them.
+bool wants_turned_weight(const Graph& g, const Node& n, bool matrix_units) {
+    if (n.prim != Prim::Conv || n.attrs.get<bool>("transposed")) return false;
+    const Type& weight = g.type(n.operands[1]);
+    const std::int64_t groups = n.attrs.get<std::int64_t>("groups");
+    if (groups > 1) return weight.rank() > 2 && constant_sizes(weight.sizes);
+    return matrix_units && suits_matrix_units(weight.sizes, weight.dtype, groups);
+}
+
+void turned_weight(Rewriter& r, const Graph& old, std::vector<ValueId>& in_memory,
                          const Node& n) {
     Graph& g = r.out();
     Ints last{0}, back{0, old.type(n.operands[1]).rank() - 1};
@@ -137,6 +152,8 @@ bool is_depthwise_weight(const Sizes& weight, std::int64_t groups) {
     return groups > 1 && weight[0].is(groups) && weight[1].is(1);
 }
 
+std::int64_t rank(const Sizes& sizes) { return static_cast<std::int64_t>(sizes.size()); }
+
 Ints spatial_dims(std::size_t first, std::size_t count) {
     Ints dims;
     for (std::size_t d = 0; d < count; ++d) dims.push_back(static_cast<std::int64_t>(first + d));
@@ -144,16 +161,20 @@ Ints spatial_dims(std::size_t first, std::size_t count) {
 }
 
 // With steps of one the gradient is a convolution too: of the result's gradient with the weight
-// turned round and its channels exchanged. Only where the weight is one tap or one channel: turning
-// others costs what the generated code gains over the library, which is good at these.
+// turned round and its channels exchanged. Without matrix units only where the weight is one tap or
+// one channel: turning others costs what the generated code gains over the library, which is good
+// at these.
 bool gradient_of_input(Rewriter& r, const Graph& old, const Node& n,
-                       std::vector<ValueId>& in_memory) {
+                       std::vector<ValueId>& in_memory, bool matrix_units) {
     if (!has_plain_gradient(old, n)) return false;
     const std::int64_t groups = n.attrs.get<std::int64_t>("groups");
     const Sizes weight = old.type(n.operands[1]).sizes;
     if (!constant_sizes(weight)) return false;
     const bool depthwise = is_depthwise_weight(weight, groups);
-    if (!depthwise && (groups != 1 || has_taps(weight))) return false;
+    const bool taps = !depthwise && has_taps(weight);
+    if (!depthwise && groups != 1) return false;
+    const Type& type = old.type(n.results[0]);
+    if (taps && !(matrix_units && suits_matrix_units(weight, type.dtype, groups))) return false;
     const std::size_t spatial = weight.size() - 2;
     const Ints dilation = n.attrs.get<Ints>("dilation");
     Sizes padding = n.attrs.get<Sizes>("padding");
@@ -167,6 +188,16 @@ bool gradient_of_input(Rewriter& r, const Graph& old, const Node& n,
     const Ints dims = spatial_dims(2, spatial);
     if (depthwise) {
         w = g.emit(Prim::Flip, {w}, {{"dims", dims}});
+    } else if (taps) {
+        // Rows of (tap.., result's channel), in which the channels that are asked for lie side by
+        // side.
+        w = g.emit(Prim::Flip, {w}, {{"dims", dims}});
+        Ints rows = dims, back{rank(weight) - 1, rank(weight) - 2};
+        rows.insert(rows.end(), {0, 1});
+        w = g.emit(Prim::Permute, {w}, {{"dims", rows}});
+        in_memory.push_back(w);
+        for (std::size_t d = 0; d < spatial; ++d) back.push_back(static_cast<std::int64_t>(d));
+        w = g.emit(Prim::Permute, {w}, {{"dims", back}});
     } else {
         Ints exchanged{1, 0};
         exchanged.insert(exchanged.end(), dims.begin(), dims.end());
@@ -219,11 +250,18 @@ ValueId depthwise_gradient(Graph& g, std::vector<ValueId>& in_memory, const Node
     return g.emit(Prim::Reshape, {sums}, {{"sizes", weight}});
 }
 
+// Whether the caller takes the value as an output whose channels are innermost.
+bool leaves_channels_last(const Graph& g, ValueId v) {
+    return std::ranges::any_of(g.outputs(), [&](const Output& o) {
+        return o.value == v && o.strides.size() > 1 && o.strides[1].is(1);
+    });
+}
+
 // A product of the gradient, turned, with the windows of the input; with its border of zeros the
 // input has them at even distances. The product gives channels innermost, the copy the order of
 // weights.
 bool gradient_of_weight(Rewriter& r, const Graph& old, const Node& n,
-                        std::vector<ValueId>& in_memory) {
+                        std::vector<ValueId>& in_memory, bool matrix_units) {
     if (!has_plain_gradient(old, n)) return false;
     const std::int64_t groups = n.attrs.get<std::int64_t>("groups");
     const Sizes weight = old.type(n.results[0]).sizes;
@@ -233,8 +271,11 @@ bool gradient_of_weight(Rewriter& r, const Graph& old, const Node& n,
     const ValueId grad = r(n.operands[0]);
     // Where few points are summed the library takes up to four times as long as the products do.
     // It is good at large images, and few channels make short rows.
-    const Expr points = floor_div(g.type(grad).numel(), weight[0]);
-    if (has_taps(weight) && known_le(points, kFewPoints) != true) return false;
+    const Expr points = points_of(g.type(grad));
+    const bool units = matrix_units && mod(weight[1], Expr(kMatrixColumns)).is(0) &&
+                       known_le(kFewRows, weight[0]) == true &&
+                       suits_matrix_units(weight, old.type(n.results[0]).dtype, groups);
+    if (has_taps(weight) && !units && known_le(points, kFewPoints) != true) return false;
     if (!depthwise && known_le(kFewChannels, weight[1]) != true) return false;
     ValueId x = r(n.operands[1]);
     if (has_border(n)) {
@@ -250,7 +291,7 @@ bool gradient_of_weight(Rewriter& r, const Graph& old, const Node& n,
     const NodeId id =
         g.add_with_types(n.prim, {grad, x}, std::move(attrs), {old.type(n.results[0])}, n.origin);
     ValueId v = g.node(id).results[0];
-    if (has_taps(weight)) {
+    if (has_taps(weight) && !leaves_channels_last(old, n.results[0])) {
         in_memory.push_back(v);
         v = g.emit(Prim::Reshape, {v}, {{"sizes", weight}});
     }
@@ -261,17 +302,20 @@ bool gradient_of_weight(Rewriter& r, const Graph& old, const Node& n,
 }  // namespace
 
 bool legalize_convolution(Rewriter& r, const Graph& old, const Node& n,
-                          std::vector<ValueId>& in_memory, bool gpu) {
-    if (n.prim == Prim::ConvGradInput) return !gpu && gradient_of_input(r, old, n, in_memory);
-    if (n.prim == Prim::ConvGradWeight) return !gpu && gradient_of_weight(r, old, n, in_memory);
+                          std::vector<ValueId>& in_memory, const LegalizeOptions& options) {
+    const bool gpu = options.gpu, matrix_units = options.matrix_units;
+    if (n.prim == Prim::ConvGradInput)
+        return !gpu && gradient_of_input(r, old, n, in_memory, matrix_units);
+    if (n.prim == Prim::ConvGradWeight)
+        return !gpu && gradient_of_weight(r, old, n, in_memory, matrix_units);
     // cuDNN has kernels for those of 16 bits; a sum for each point is several times slower.
     if (is_depthwise(old, n) && !(gpu && is_reduced_float(old.type(n.operands[0]).dtype))) {
         const ValueId x = r(n.operands[0]), w = r(n.operands[1]);
         r.map(n.results[0], depthwise_sum(r.out(), in_memory, n, x, w));
         return true;
     }
-    if (is_grouped(old, n)) {
-        grouped_convolution(r, old, in_memory, n);
+    if (wants_turned_weight(old, n, options.matrix_units)) {
+        turned_weight(r, old, in_memory, n);
         return true;
     }
     if (!wants_padded_copy(old, n)) return false;

@@ -77,7 +77,7 @@ std::optional<StridedView> operand_view(const Graph& g, const Layouts& layouts, 
                                         bool matrices) {
     auto rank = static_cast<std::size_t>(g.type(v).rank());
     auto view = strided_view(
-        g, v, [&](ValueId at) { return layouts.output(at) >= 0; },
+        g, v, [&](ValueId at) { return layouts.keeps(at); },
         [&](ValueId at) { return layouts.strides(at); }, matrices && rank > 2 ? rank - 2 : 0);
     // PyTorch's tensors cannot step backwards, as a flip would.
     if (view && !std::ranges::all_of(view->strides, [](Expr s) { return s.range().lo >= 0; }))

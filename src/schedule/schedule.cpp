@@ -29,7 +29,7 @@ class Scheduler {
         : g_(legal.graph),
           options_(options),
           epilogues_(g_),
-          layouts_(g_, options.gpu),
+          layouts_(g_, options.gpu, legal.in_memory),
           placement_(place(
               g_, layouts_, legal.in_memory, [this](NodeId id) { return generates(id); },
               options.gpu)),
@@ -256,7 +256,7 @@ std::function<bool(const Kernel&)> choose_by_cost(const VectorTarget& target) {
 }
 
 Plan schedule(const Graph& graph, const ScheduleOptions& options) {
-    Legalized legal = legalize(graph, options.cores, options.gpu);
+    Legalized legal = legalize(graph, {options.cores, options.gpu, options.matrix_units});
     return Scheduler(legal, options).run();
 }
 

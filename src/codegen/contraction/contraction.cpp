@@ -175,6 +175,7 @@ llvm::Function* ContractionEmitter::main_function() {
     b_.CreateMemSet(bytes_at(scratch_, d_.scratch.zero), b_.getInt8(0), zero_bytes,
                     llvm::MaybeAlign(64));
     if (d_.plan.by_matrix_units()) configure_tiles();
+    if (d_.image) find_image_steps();
     Value* groups = expr(d_.groups);
     Value* blocks = expr(d_.blocks);
     Value* m = expr(d_.plan.m);
@@ -189,13 +190,21 @@ llvm::Function* ContractionEmitter::main_function() {
                   Value* batch = d_.batch_shift ? low : high;
                   Value* block_index = d_.batch_shift ? high : low;
                   Value* block = d_.batch_shift ? high : rest;
-                  Value* start = b_.CreateMul(block_index, i64(d_.block_rows));
-                  Value* is_last = b_.CreateICmpEQ(block_index, b_.CreateSub(blocks, i64(1)));
-                  Value* end = b_.CreateSelect(is_last, m, b_.CreateAdd(start, i64(d_.block_rows)));
-                  if_then(b_.CreateICmpNE(block, carried[0]),
-                          [&] { prepare_block(d_.batch_shift ? i64(0) : batch, start, end); });
-                  d_.plan.by_matrix_units() ? matrix_tiles(batch, start, end, group)
-                                            : tiles(batch, start, end, group);
+                  RowBlock rows{};
+                  if (d_.image) {
+                      rows = image_block(block_index);
+                  } else {
+                      rows.start = b_.CreateMul(block_index, i64(d_.block_rows));
+                      Value* is_last = b_.CreateICmpEQ(block_index, b_.CreateSub(blocks, i64(1)));
+                      rows.end = b_.CreateSelect(is_last, m,
+                                                 b_.CreateAdd(rows.start, i64(d_.block_rows)));
+                  }
+                  if_then(b_.CreateICmpNE(block, carried[0]), [&] {
+                      if (d_.image) return prepare_image(rows);
+                      prepare_block(d_.batch_shift ? i64(0) : batch, rows.start, rows.end);
+                  });
+                  d_.plan.by_matrix_units() ? matrix_tiles(batch, rows, group)
+                                            : tiles(batch, rows.start, rows.end, group);
                   return std::vector<Value*>{block};
               });
     if (d_.plan.by_matrix_units()) b_.CreateIntrinsic(llvm::Intrinsic::x86_tilerelease, {}, {});
@@ -204,11 +213,13 @@ llvm::Function* ContractionEmitter::main_function() {
 }
 
 KernelCode ContractionEmitter::emit() {
-    fill_a_ = d_.plan.a.form == OperandForm::Runs
+    fill_a_ = d_.image ? image_table_function()
+              : d_.plan.a.form == OperandForm::Runs
                   ? table_function("_rows", d_.plan.a, c_.a_insts, c_.m, d_.plan.m)
                   : compute_a();
     if (d_.plan.b.form == OperandForm::Runs)
         fill_b_ = table_function("_columns", d_.plan.b, c_.b_insts, c_.n, d_.plan.n);
+    if (d_.b_by_points) fill_points_ = point_table_function();
     if (d_.plan.b.form == OperandForm::Computed) fill_b_ = compute_b();
     epilogue_ = epilogue_function();
     llvm::Function* f = main_function();

@@ -132,14 +132,18 @@ void decide_vectors(Decisions& d, const Contraction& c, const TargetInfo& target
 /// products of this many rows with it.
 double rows_for_order(const Decisions& d) {
     if (!d.plan.split() || d.plan.b.form == OperandForm::Panels) return 32;
-    return d.b_in_place ? 64 : 128;
+    return d.b_in_place || d.b_by_points ? 64 : 128;
 }
 
-/// Blocks of rows and groups of panels. While a part of k is worked on, that part of A and the sums
+/// Splitting a row of A, which every core does that has the row, takes as long as so many panels
+/// pass over it.
+constexpr double kSplitPanels = 3.5;
+constexpr std::int64_t kMostPanels = 8;  // of a group
+
+/// Blocks of rows and groups of panels, and what they cost. While a part of k is worked on, that part of A and the sums
 /// of the group stay in the second cache; each part of B is put in order anew for each block, which
 /// is little beside some hundred rows. Threads take equal numbers of items.
-void divide_matrix(Decisions& d, const TargetInfo& target) {
-    constexpr std::int64_t kMostPanels = 8;
+double divide_matrix(Decisions& d, const TargetInfo& target) {
     const auto l2 = static_cast<std::int64_t>(target.l2_bytes);
     const std::int64_t cores = std::max(1U, target.cores);
     const std::int64_t m = std::max<std::int64_t>(1, or_default(d.plan.m, 4096));
@@ -150,7 +154,7 @@ void divide_matrix(Decisions& d, const TargetInfo& target) {
         std::max<std::int64_t>(1, or_default(ceil_div(d.plan.n, d.plan.tile.columns()), 16));
     // Other forms than these two bring a panel of all k into order first.
     const bool as_it_lies = d.plan.b.form == OperandForm::Panels ||
-                            d.plan.b.form == OperandForm::Columns || d.b_by_rows;
+                            d.plan.b.form == OperandForm::Columns || d.b_as_it_lies();
     const std::int64_t most_panels =
         as_it_lies ? kMostPanels
                    : std::clamp<std::int64_t>(l2 / 4 / (k * kMatrixColumns * 4), 1, kMostPanels);
@@ -166,9 +170,7 @@ void divide_matrix(Decisions& d, const TargetInfo& target) {
                        : l2 * 5 / 8 / (k * d.matrix_bytes() + sums));
     const std::int64_t fewest = (m + most_rows - 1) / most_rows;
     const double order_rows = rows_for_order(d);
-    // Splitting a row of A, which every core does that has the row, takes as long as so many panels
-    // pass over it.
-    const double split_panels = d.plan.split() ? 3.5 : 0;
+    const double split_panels = d.plan.split() ? kSplitPanels : 0;
     double best = 0;
     for (std::int64_t count = fewest; count < fewest + 2 * cores; ++count)
         for (std::int64_t group = 1; group <= std::min(panels, most_panels); ++group) {
@@ -190,6 +192,43 @@ void divide_matrix(Decisions& d, const TargetInfo& target) {
         }
     d.most_rows = d.block_rows;
     d.blocks = ceil_div(d.plan.m, Expr(d.block_rows));
+    return best;
+}
+
+/// The same for an image whose points serve all taps, if that takes less than `other`.
+void divide_image(Decisions& d, ImageRows image, const TargetInfo& target, double other) {
+    const std::int64_t cores = std::max(1U, target.cores);
+    const std::int64_t panels =
+        std::max<std::int64_t>(1, or_default(ceil_div(d.plan.n, d.plan.tile.columns()), 16));
+    const auto room = static_cast<std::int64_t>(target.l2_bytes) * 3 / 4;
+    const double order_rows = rows_for_order(d);
+    double best = other;
+    for (std::int64_t block = 1; block <= image.height; ++block)
+        for (std::int64_t group = 1; group <= std::min(panels, kMostPanels); ++group) {
+            image.block = block;
+            const std::int64_t rows =
+                (image.span(block) + kMatrixRows / 2 - 1) / (kMatrixRows / 2) * (kMatrixRows / 2);
+            const std::int64_t bytes = image.points() * image.channels * d.matrix_bytes() +
+                                       rows * group * kMatrixColumns * 4;
+            if (bytes > room && block > 1) break;
+            const std::int64_t groups = (panels + group - 1) / group;
+            const std::int64_t items = image.images * image.blocks_of_image() * groups;
+            const std::int64_t turns = (items + cores - 1) / cores;
+            const std::int64_t blocks_of_core = (turns + groups - 1) / groups;
+            const double split = static_cast<double>(image.points()) * kSplitPanels /
+                                 static_cast<double>(image.taps());
+            const double cost = static_cast<double>(turns) *
+                                    (static_cast<double>(rows) + order_rows) *
+                                    (static_cast<double>(group) + 0.1) +
+                                static_cast<double>(blocks_of_core) * split;
+            if (cost >= best) continue;
+            best = cost;
+            d.image = image;
+            d.group = static_cast<int>(group);
+            d.most_rows = (rows + kMatrixRows - 1) / kMatrixRows * kMatrixRows;
+            d.block_rows = d.most_rows;
+            d.blocks = Expr(image.images * image.blocks_of_image());
+        }
 }
 
 /// Whether element (m + 1, k) of the operand always follows (m, k) in memory.
@@ -197,6 +236,21 @@ bool side_by_side(const OperandPlan& a, const Contraction& c) {
     if (!a.segments.is(1) || a.mask != kNone || c.m.size() != 1) return false;
     const auto linear = linear_in(a.offset, c.m[0].var);
     return linear && linear->stride.is(1);
+}
+
+/// Whether panels of B consist of whole rows of neighbours, each somewhere: what a column adds to an
+/// element's place does not depend on k.
+bool rows_of_neighbours(const OperandPlan& b, const Contraction& c) {
+    if (b.form != OperandForm::Runs || b.mask != kNone) return false;
+    Expr together = 1;
+    bool consecutive = true;
+    for (std::size_t n = c.n.size(); n-- > 0;) {
+        const auto linear = linear_in(b.offset, c.n[n].var);
+        if (!linear || !linear->stride.is_constant() || !c.n[n].extent.is_constant()) return false;
+        consecutive = consecutive && linear->stride == together;
+        if (consecutive) together *= c.n[n].extent;
+    }
+    return mod(together, Expr(kMatrixColumns)).is(0);
 }
 
 /// What products on matrix units need besides.
@@ -210,8 +264,10 @@ void decide_matrix(Decisions& d, const Contraction& c, const TargetInfo& target)
     d.b_in_place = d.plan.b.form == OperandForm::Columns;
     const OperandPlan& b = d.plan.b;
     d.b_by_rows = d.plan.split() && b.form == OperandForm::Runs && b.step.is(1) && b.segments.is(1);
+    d.b_by_points = d.plan.split() && !d.b_by_rows && rows_of_neighbours(b, c);
     d.a_side_by_side = d.plan.split() && !d.matrix_runs && side_by_side(a, c);
-    divide_matrix(d, target);
+    const double cost = divide_matrix(d, target);
+    if (const auto image = find_image(c, d.plan)) divide_image(d, *image, target, cost);
 }
 
 }  // namespace
@@ -243,12 +299,17 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     end = Expr(64) * ceil_div(end, 64);
     const bool computed = plan->a.form == OperandForm::Computed;
     const std::int64_t table_rows = d.pack_a ? rows : d.most_rows;
-    d.scratch.table = place((computed ? Expr(1) : plan->a.segments) * Expr(table_rows * 8));
+    d.scratch.table = place(d.image ? Expr(d.image->points() * 8)
+                                    : (computed ? Expr(1) : plan->a.segments) * Expr(table_rows * 8));
     // One for a panel that is brought into order, and those of a group that are not.
     const std::int64_t b_tables = d.b_by_rows ? 1 + d.group : 1;
     d.scratch.b_table = place(plan->b.form == OperandForm::Runs
                                   ? plan->b.segments * Expr(b_tables * plan->tile.columns() * 8)
                                   : Expr(0));
+    d.scratch.b_points = place(Expr(d.b_by_points ? (d.block_k + kMatrixK) * 8 : 0));
+    d.scratch.image = place(
+        Expr(d.image ? d.image->points() * d.image->channels * d.matrix_bytes() : 0));
+    d.scratch.image_steps = place(d.image ? floor_div(plan->k, kMatrixK) * Expr(8) : Expr(0));
     d.batch_shift = find_batch_shift(d, c);
     const Expr shifted = d.batch_shift ? *d.batch_shift * (plan->batch - Expr(1)) : Expr(0);
     // Never empty: the packer knows zeros by their address.
@@ -261,10 +322,11 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
         place(computed || turned ? plan->k * Expr(std::int64_t{rows} * size) : Expr(0));
     const Expr k_units = d.units(plan->k);
     d.scratch.a_packed =
-        place(plan->by_matrix_units() ? d.matrix_k() * Expr(d.most_rows * d.matrix_bytes())
+        place(d.image                   ? d.matrix_k() * Expr(kMatrixRows * d.matrix_bytes())
+              : plan->by_matrix_units() ? d.matrix_k() * Expr(d.most_rows * d.matrix_bytes())
               : d.pack_a              ? k_units * Expr(d.most_rows * size)
                                       : Expr(0));
-    const int ordered_panels = d.b_by_rows ? 1 : d.group;
+    const int ordered_panels = d.b_as_it_lies() ? 1 : d.group;
     d.scratch.panel =
         place(plan->b.form == OperandForm::Panels
                   ? Expr(0)

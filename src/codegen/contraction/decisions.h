@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "codegen/contraction/image_rows.h"
 #include "codegen/llvm/target.h"
 #include "schedule/contraction_model.h"
 #include "schedule/nest.h"
@@ -13,7 +14,7 @@ namespace ingot::codegen {
 
 /// Where things lie in scratch, in bytes.
 struct Scratch {
-    Expr table, b_table, zero, a_rows, a_packed, panel, b_part, room, tile_shapes, extremes, total;
+    Expr table, b_table, b_points, image, image_steps, zero, a_rows, a_packed, panel, b_part, room, tile_shapes, extremes, total;
 };
 
 /// What is decided before any code is written.
@@ -33,7 +34,10 @@ struct Decisions {
     bool matrix_runs = false;     // on matrix units: A's runs are taken where they lie
     bool a_side_by_side = false;  // there, turned: rows of A that are neighbours lie side by side
     bool b_by_rows = false;       // there, split: columns of B are taken where they lie, k by k
+    // There, split: columns of a panel lie side by side, rows of it anywhere (an image's points).
+    bool b_by_points = false;
     bool b_in_place = false;      // B's columns are read where they lie, but for the last panel
+    std::optional<ImageRows> image;  // there, split: A's points serve all taps
     Scratch scratch;
     Expr groups, blocks;
     /// The rows of all batches lie alike, this many bytes apart: one table serves a block of rows
@@ -42,6 +46,8 @@ struct Decisions {
     /// k as tiles of matrix units hold it, and the bytes of an element there.
     Expr matrix_k() const { return Expr(kMatrixK) * ceil_div(plan.k, Expr(kMatrixK)); }
     std::int64_t matrix_bytes() const { return 2 * std::int64_t{plan.parts}; }
+    /// Whether B is split where it lies, without a panel of all k in order.
+    bool b_as_it_lies() const { return b_by_rows || b_by_points; }
     /// Lengths along k as the micro-kernels count them: pairs of bf16 are one.
     Expr units(Expr along_k) const { return plan.pairs ? floor_div(along_k, 2) : along_k; }
 };

@@ -88,6 +88,9 @@ class ContractionEmitter {
     llvm::Function* table_function(const char* name, const OperandPlan& operand,
                                    const std::vector<Inst>& insts, const std::vector<Loop>& loops,
                                    Expr limit);
+    /// (buffers, sizes, error, batch, first k, count, table)
+    llvm::Function* point_table_function();
+    llvm::Function* image_table_function();
     struct ComputedPoint {
         llvm::Value* mask;  // null: all
         Expr along;
@@ -107,7 +110,15 @@ class ContractionEmitter {
     using TileBody = std::function<void(int height, llvm::Value* row, llvm::Value* local)>;
     void for_tiles(llvm::Value* start, llvm::Value* end, const TileBody& body);
     void compute_rows(llvm::Value* batch, llvm::Value* row, int height, llvm::Value* k);
+    /// Rows of a work item; of an image, points from the first result on.
+    struct RowBlock {
+        llvm::Value *start, *end;
+        llvm::Value *first_result = nullptr, *image_rows = nullptr;  // of an image
+    };
     void prepare_block(llvm::Value* batch, llvm::Value* start, llvm::Value* end);
+    void find_image_steps();
+    RowBlock image_block(llvm::Value* block);
+    void prepare_image(const RowBlock& block);
     struct PanelValue {
         llvm::Value* address;
         llvm::Value* distance;
@@ -121,10 +132,11 @@ class ContractionEmitter {
     llvm::Value* extremes_of_panel(llvm::Value* n_th);
     void forget(llvm::Value* extremes);
     void matrix_rows(llvm::Value* batch, int height, llvm::Value* row, llvm::Value* local);
-    void matrix_tiles(llvm::Value* batch, llvm::Value* start, llvm::Value* end, llvm::Value* group);
+    void matrix_tiles(llvm::Value* batch, const RowBlock& block, llvm::Value* group);
     /// Panels of B that pass the same rows of A on matrix units.
     struct PanelGroup {
         llvm::Value *batch, *start, *end;  // rows
+        llvm::Value* first_result;         // of an image
         llvm::Value *first, *panels;       // of B
         llvm::Value* block_rows;           // whole half tiles
         llvm::Value* ordered;              // where panels are brought into order
@@ -143,10 +155,12 @@ class ContractionEmitter {
     llvm::Value* column_of(const PanelGroup& group, llvm::Value* n_th);
     llvm::Value* columns_from(llvm::Value* column);
     llvm::Value* table_of(llvm::Value* n_th);
+    void find_points(const PanelGroup& group, llvm::Value* from);
+    llvm::Value* column_among_neighbours(llvm::Value* batch, llvm::Value* first_column);
     void order_panels(const PanelGroup& group);
     PanelValue ordered_panel(const PanelGroup& group, llvm::Value* n_th);
     Ahead fetched_ahead(const PanelGroup& group, const PanelPart& part);
-    llvm::Value* units_order(const PanelPart& part);
+    llvm::Value* units_order(const PanelGroup& group, const PanelPart& part);
     /// A finished tile: its sums, how many rows count, A's parts of it, where it begins in the
     /// block.
     struct Tile {
@@ -154,6 +168,8 @@ class ContractionEmitter {
         int height;
     };
     void repair(const PanelGroup& group, const PanelPart& part, const Tile& tile);
+    llvm::Value* image_tile(llvm::Value* local, int height);
+    void image_epilogue(const PanelGroup& group, const PanelPart& part, const Tile& tile);
     void part_of_panel(const PanelGroup& group, llvm::Value* from, llvm::Value* n_th);
     void configure_tiles();
     void call(llvm::Function* f, std::vector<llvm::Value*> extra);
@@ -177,6 +193,7 @@ class ContractionEmitter {
 
     llvm::Function* fill_a_ = nullptr;
     llvm::Function* fill_b_ = nullptr;
+    llvm::Function* fill_points_ = nullptr;
     llvm::Function* epilogue_ = nullptr;
 };
 

@@ -30,13 +30,15 @@ void ContractionEmitter::configure_tiles() {
 /// Where the splitters note what they see: of each half tile of rows, then of each panel.
 Value* ContractionEmitter::extremes_of_rows(Value* local) {
     constexpr std::int64_t kHalf = kMatrixRows / 2;
+    if (d_.image) local = i64(0);  // of all points
     Value* place = b_.CreateMul(b_.CreateUDiv(local, i64(kHalf)), i64(sizeof(Extremes)));
     return at(b_.getInt8Ty(), bytes_at(scratch_, d_.scratch.extremes), place);
 }
 
 Value* ContractionEmitter::extremes_of_panel(Value* n_th) {
-    return at(b_.getInt8Ty(), extremes_of_rows(i64(d_.most_rows)),
-              b_.CreateMul(n_th, i64(sizeof(Extremes))));
+    Value* behind_rows = i64(d_.most_rows / (kMatrixRows / 2));
+    return at(b_.getInt8Ty(), bytes_at(scratch_, d_.scratch.extremes),
+              b_.CreateMul(b_.CreateAdd(behind_rows, n_th), i64(sizeof(Extremes))));
 }
 
 /// Nothing has been seen.
@@ -103,9 +105,27 @@ Value* ContractionEmitter::table_of(Value* n_th) {
     return at(b_.getPtrTy(), bytes_at(scratch_, d_.scratch.b_table), place);
 }
 
+/// Fills the table of B's rows that a part of k begins with.
+void ContractionEmitter::find_points(const PanelGroup& group, Value* from) {
+    call(fill_points_, {group.batch, from, i64(d_.block_k + kMatrixStep),
+                        bytes_at(scratch_, d_.scratch.b_points)});
+}
+
+/// How many elements a panel's first column lies behind column 0, at any k.
+Value* ContractionEmitter::column_among_neighbours(Value* batch, Value* first_column) {
+    SymbolValues at_column = symbols_;
+    bind_loops(b_, batch, c_.batch, at_column);
+    for (const Loop& l : c_.k) at_column[l.var.node()] = i64(0);
+    SymbolValues at_zero = at_column;
+    bind_loops(b_, first_column, c_.n, at_column);
+    for (const Loop& l : c_.n) at_zero[l.var.node()] = i64(0);
+    return b_.CreateSub(emit_expr(b_, d_.plan.b.offset, at_column),
+                        emit_expr(b_, d_.plan.b.offset, at_zero));
+}
+
 /// Brings into order, or finds, what is not taken where it lies.
 void ContractionEmitter::order_panels(const PanelGroup& group) {
-    if (d_.plan.b.form == OperandForm::Panels) return;
+    if (d_.plan.b.form == OperandForm::Panels || d_.b_by_points) return;
     Value* panel_floats = b_.CreateMul(units(d_.plan.k), i64(columns()));
     emit_loop(b_, "order", i64(0), group.panels, [&](Value* n_th) {
         Value* column = column_of(group, n_th);
@@ -125,7 +145,7 @@ void ContractionEmitter::order_panels(const PanelGroup& group) {
 ContractionEmitter::PanelValue ContractionEmitter::ordered_panel(const PanelGroup& group,
                                                                  Value* n_th) {
     Value* first_column = column_of(group, n_th);
-    if (d_.b_by_rows) return {group.ordered, i64(columns())};
+    if (d_.b_as_it_lies()) return {group.ordered, i64(columns())};
     if (d_.plan.b.form == OperandForm::Panels)
         return panel(group.batch, b_.CreateAdd(group.first, n_th), first_column,
                      columns_from(first_column), group.ordered);
@@ -195,7 +215,7 @@ ContractionEmitter::Ahead ContractionEmitter::fetched_ahead(const PanelGroup& gr
 }
 
 /// The part in the order that the units take.
-Value* ContractionEmitter::units_order(const PanelPart& part) {
+Value* ContractionEmitter::units_order(const PanelGroup& group, const PanelPart& part) {
     Value* right_part = bytes_at(scratch_, d_.scratch.b_part);
     const std::int64_t element_bytes = d_.plan.pairs ? 2 : 4;
     Value* row_bytes = b_.CreateMul(part.panel.distance, i64(element_bytes));
@@ -210,6 +230,11 @@ Value* ContractionEmitter::units_order(const PanelPart& part) {
     if (d_.b_by_rows)
         b_.CreateCall(panel_row_splitter(module_),
                       {table_of(part.n_th), part.from, part.length, right_part, seen});
+    else if (d_.b_by_points)
+        b_.CreateCall(panel_point_splitter(module_),
+                      {bytes_at(scratch_, d_.scratch.b_points),
+                       column_among_neighbours(group.batch, part.first_column), part.length,
+                       right_part, seen});
     else
         b_.CreateCall(panel_splitter(module_),
                       {lies, part.panel.distance, part.length, right_part, seen});
@@ -223,10 +248,11 @@ void ContractionEmitter::repair(const PanelGroup& group, const PanelPart& part, 
         split_check(module_),
         {tile.sums, tile.rows, k, extremes_of_rows(tile.local), extremes_of_panel(part.n_th)});
     if_then(wrong, [&] {
-        if (d_.b_by_rows)
+        if (d_.b_as_it_lies())
             panel(group.batch, b_.CreateAdd(group.first, part.n_th), part.first_column, part.count,
                   group.ordered);
-        b_.CreateCall(split_repair(module_), {tile.sums, tile.rows, tile.a, i64(tile.height),
+        Value* a = d_.image ? image_tile(tile.local, tile.height) : tile.a;
+        b_.CreateCall(split_repair(module_), {tile.sums, tile.rows, a, i64(tile.height),
                                               part.panel.address, part.panel.distance, k});
     });
 }
@@ -243,7 +269,7 @@ void ContractionEmitter::part_of_panel(const PanelGroup& group, Value* from, Val
     part.first_column = column_of(group, n_th);
     part.count = columns_from(part.first_column);
     part.panel = ordered_panel(group, n_th);
-    Value* right = units_order(part);
+    Value* right = units_order(group, part);
     const Ahead ahead = fetched_ahead(group, part);
     const bool split = d_.plan.split();
     Value* row_bytes = expr(d_.matrix_k() * Expr(d_.matrix_bytes()));
@@ -261,33 +287,49 @@ void ContractionEmitter::part_of_panel(const PanelGroup& group, Value* from, Val
         Value* tile_number = b_.CreateUDiv(local, i64(kMatrixRows));
         Value* next =
             at(b_.getInt8Ty(), ahead.next, b_.CreateMul(tile_number, ahead.tile_distance));
+        const bool image = d_.image.has_value();
+        if (image)
+            a_part = at(b_.getPtrTy(), bytes_at(scratch_, d_.scratch.image_steps),
+                        b_.CreateUDiv(from, i64(kMatrixStep)));
         std::vector<Value*> arguments{a_part, part.steps, right, sums};
         if (split) arguments.push_back(bytes_at(scratch_, d_.scratch.room));
         arguments.insert(arguments.end(), {b_.CreateICmpNE(from, i64(0)), next, ahead.count,
                                            ahead.distance, ahead.step_distance});
-        b_.CreateCall(split ? split_kernel(module_, height) : matrix_kernel(module_, height),
-                      arguments);
+        if (image) {
+            constexpr std::int64_t kLine = 64;
+            arguments.push_back(b_.CreateMul(local, i64(kLine)));
+            arguments.push_back(i64(d_.image->points() * kLine));
+            b_.CreateCall(split_image_kernel(module_, height), arguments);
+        } else {
+            b_.CreateCall(split ? split_kernel(module_, height) : matrix_kernel(module_, height),
+                          arguments);
+        }
         if_then(is_last, [&] {
             Value* rows = select_min(b_.CreateSub(group.end, row), i64(height));
-            if (split) repair(group, part, {sums, rows, a, local, height});
-            call(epilogue_, {group.batch, row, rows, part.first_column, part.count, sums});
+            const Tile tile{sums, rows, a, local, height};
+            if (split) repair(group, part, tile);
+            if (image)
+                image_epilogue(group, part, tile);
+            else
+                call(epilogue_, {group.batch, row, rows, part.first_column, part.count, sums});
         });
     });
 }
 
 /// A group of panels against all rows of the block, a part of k at a time: a panel's part is
 /// brought into order and used from the first cache, while the next panel's is fetched.
-void ContractionEmitter::matrix_tiles(Value* batch, Value* start, Value* end, Value* group_index) {
+void ContractionEmitter::matrix_tiles(Value* batch, const RowBlock& block, Value* group_index) {
     Value* all_panels =
         b_.CreateUDiv(b_.CreateAdd(expr(d_.plan.n), i64(columns() - 1)), i64(columns()));
     Value* first = b_.CreateMul(group_index, i64(d_.group));
     const PanelGroup group{
         batch,
-        start,
-        end,
+        block.start,
+        block.end,
+        block.first_result,
         first,
         select_min(b_.CreateSub(all_panels, first), i64(d_.group)),
-        round_up(b_.CreateSub(end, start), d_.heights.back()),
+        round_up(b_.CreateSub(block.end, block.start), d_.heights.back()),
         bytes_at(scratch_, d_.scratch.panel),
     };
     order_panels(group);
@@ -304,6 +346,7 @@ void ContractionEmitter::matrix_tiles(Value* batch, Value* start, Value* end, Va
     auto for_panels = [&](const auto& body) { emit_loop(b_, "panel", i64(0), group.panels, body); };
     if (d_.plan.split())
         for_parts([&](Value* from) {
+            if (d_.b_by_points) find_points(group, from);
             for_panels([&](Value* n_th) { part_of_panel(group, from, n_th); });
         });
     else

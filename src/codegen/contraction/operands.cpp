@@ -45,6 +45,25 @@ llvm::Function* ContractionEmitter::table_function(const char* name, const Opera
     return f;
 }
 
+/// f(buffers, sizes, error, batch, first, count, table): table[i] = the row of B at k = first + i
+/// and column 0; behind the last k, that of the last.
+llvm::Function* ContractionEmitter::point_table_function() {
+    auto* ptr = b_.getPtrTy();
+    auto* word = b_.getInt64Ty();
+    llvm::Function* f =
+        begin_function(prefix_ + "_points", {ptr, ptr, ptr, word, word, word, ptr}, false);
+    bind_loops(b_, f->getArg(3), c_.batch, symbols_);
+    for (const Loop& l : c_.n) symbols_[l.var.node()] = i64(0);
+    Value* last = b_.CreateSub(expr(d_.plan.k), i64(1));
+    emit_loop(b_, "point", i64(0), f->getArg(5), [&](Value* n) {
+        bind_loops(b_, select_min(b_.CreateAdd(f->getArg(4), n), last), c_.k, symbols_);
+        Value* row = at(operand_type(), pointer(d_.plan.b.buffer), expr(d_.plan.b.offset));
+        b_.CreateStore(row, at(ptr, f->getArg(6), n));
+    });
+    b_.CreateRetVoid();
+    return f;
+}
+
 /// The value of `insts` at the point that symbols_ describe (or a vector of points along `along`),
 /// stored at `place`. Lanes outside `mask` become zero, or are left alone.
 void ContractionEmitter::compute_at(const std::vector<Inst>& insts, const ComputedPoint& at_point) {

@@ -94,14 +94,18 @@ constexpr int kTileA = 4, kTileB = 6;
 
 }  // namespace
 
-llvm::Function* split_kernel(llvm::Module& module, int rows) {
+namespace {
+
+/// split_kernel, and for images split_image_kernel.
+llvm::Function* kernel_of(llvm::Module& module, int rows, bool image) {
     Writer w(module.getContext());
     llvm::IRBuilder<>& b = w.b;
     auto* ptr = b.getPtrTy();
     auto* word = b.getInt64Ty();
-    auto [f, is_new] =
-        shared_function(module, "ingot_split_" + std::to_string(rows),
-                        {ptr, word, ptr, ptr, ptr, b.getInt1Ty(), ptr, word, word, word});
+    std::vector<llvm::Type*> types{ptr, word, ptr, ptr, ptr, b.getInt1Ty(), ptr, word, word, word};
+    if (image) types.insert(types.end(), {word, word});
+    auto [f, is_new] = shared_function(
+        module, (image ? "ingot_split_image_" : "ingot_split_") + std::to_string(rows), types);
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     const int row_tiles = rows / 16, column_tiles = 2;
@@ -116,17 +120,26 @@ llvm::Function* split_kernel(llvm::Module& module, int rows) {
     struct Step {
         Value *a, *b;
     };
-    auto at_step = [&](Value* step) -> Step {
-        return {
-            w.bytes(f->getArg(0), b.CreateMul(step, w.index(kParts * rows * kRowBytes))),
-            w.bytes(f->getArg(2), b.CreateMul(step, w.index(kParts * column_tiles * kTileBytes)))};
+    auto at_step = [&, f = f](Value* step) -> Step {
+        Value* right =
+            w.bytes(f->getArg(2), b.CreateMul(step, w.index(kParts * column_tiles * kTileBytes)));
+        if (!image)
+            return {w.bytes(f->getArg(0), b.CreateMul(step, w.index(kParts * rows * kRowBytes))),
+                    right};
+        Value* points = b.CreateLoad(ptr, b.CreateGEP(ptr, f->getArg(0), step));
+        return {w.bytes(points, f->getArg(10)), right};
     };
-    auto load = [&](Value* base, int first, int count, int part) {
+    auto load = [&](Value* part, int first, int count) {
         for (int n = 0; n < count; ++n)
-            w.tile_load(first + n, w.bytes(base, (part * count + n) * kTileBytes), kRowBytes);
+            w.tile_load(first + n, w.bytes(part, n * kTileBytes), kRowBytes);
     };
-    auto load_a = [&](const Step& at, int part) { load(at.a, kTileA, row_tiles, part); };
-    auto load_b = [&](const Step& at, int part) { load(at.b, kTileB, column_tiles, part); };
+    Value* a_part_bytes = image ? f->getArg(11) : w.index(row_tiles * kTileBytes);
+    auto load_a = [&](const Step& at, int part) {
+        load(w.bytes(at.a, b.CreateMul(a_part_bytes, w.index(part))), kTileA, row_tiles);
+    };
+    auto load_b = [&](const Step& at, int part) {
+        load(w.bytes(at.b, part * column_tiles * kTileBytes), kTileB, column_tiles);
+    };
     auto multiply = [&] {
         for (int r = 0; r < row_tiles; ++r)
             for (int c = 0; c < column_tiles; ++c)
@@ -170,6 +183,16 @@ llvm::Function* split_kernel(llvm::Module& module, int rows) {
               });
     b.CreateRetVoid();
     return f;
+}
+
+}  // namespace
+
+llvm::Function* split_kernel(llvm::Module& module, int rows) {
+    return kernel_of(module, rows, false);
+}
+
+llvm::Function* split_image_kernel(llvm::Module& module, int rows) {
+    return kernel_of(module, rows, true);
 }
 
 llvm::Function* row_splitter(llvm::Module& module) {
@@ -334,20 +357,24 @@ llvm::Function* panel_row_splitter(llvm::Module& module) {
     return f;
 }
 
-llvm::Function* panel_splitter(llvm::Module& module) {
+namespace {
+
+/// Where row `k` of a panel begins, in a function's own terms.
+using RowOf = llvm::function_ref<Value*(Writer& w, llvm::Function* f, Value* k)>;
+
+/// void f(x, y, k, out, extremes): splits k rows, of which x and y say where they lie.
+llvm::Function* splitter_of_panels(llvm::Module& module, const char* name, const RowOf& row_of) {
     Writer w(module.getContext());
     llvm::IRBuilder<>& b = w.b;
     auto* ptr = b.getPtrTy();
     auto* word = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, "ingot_split_panel", {ptr, word, word, ptr, ptr});
+    auto [f, is_new] = shared_function(module, name, {ptr, word, word, ptr, ptr});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     Value* k = f->getArg(2);
-    Value* distance = f->getArg(1);
     // Rows j and 16 + j of a step, of which those below `left` exist.
-    auto one_step = [&](Value* step, Value* left, const Values& before) {
-        Value* first = b.CreateMul(b.CreateMul(step, w.index(kMatrixStep)), distance);
-        Value* rows = b.CreateGEP(b.getFloatTy(), f->getArg(0), first);
+    auto one_step = [&, f = f](Value* step, Value* left, const Values& before) {
+        Value* first = b.CreateMul(step, w.index(kMatrixStep));
         Value* out = w.bytes(f->getArg(3), b.CreateMul(step, w.index(kParts * 2048)));
         auto one_pair = [&](Value* j, Values seen) {
             Value* upper_j = b.CreateAdd(j, w.index(kLanes));
@@ -355,20 +382,22 @@ llvm::Function* panel_splitter(llvm::Module& module) {
                 if (!left) return nullptr;
                 return b.CreateVectorSplat(kLanes, b.CreateICmpSLT(at, left));
             };
+            auto row = [&](Value* in_step, std::int64_t further) {
+                return row_of(w, f, b.CreateAdd(first, b.CreateAdd(in_step, w.index(further))));
+            };
             Value* lower_exists = mask(j);
             Value* upper_exists = mask(upper_j);
             Value* to = w.bytes(out, b.CreateMul(j, w.index(64)));
+            // The next step's rows in the order in which they lie.
+            Value* twice = b.CreateMul(j, w.index(2));
+            Value *lower_row = row(j, 0), *upper_row = row(upper_j, 0);
+            Value *even_row = row(twice, kMatrixStep), *odd_row = row(twice, kMatrixStep + 1);
             for (std::int64_t column = 0; column < 2; ++column) {
-                auto at = [&](Value* row, std::int64_t further) {
-                    Value* place = b.CreateMul(b.CreateAdd(row, w.index(further)), distance);
-                    return b.CreateGEP(b.getFloatTy(), rows,
-                                       b.CreateAdd(place, w.index(column * kLanes)));
-                };
-                // The next step's rows in the order in which they lie.
-                for (const std::int64_t further : {kMatrixStep, kMatrixStep + 1})
-                    w.prefetch(at(b.CreateMul(j, w.index(2)), further));
-                Value* lower = w.load(at(j, 0), lower_exists);
-                Value* upper = w.load(at(upper_j, 0), upper_exists);
+                const std::int64_t line = column * 64;
+                w.prefetch(w.bytes(even_row, line));
+                w.prefetch(w.bytes(odd_row, line));
+                Value* lower = w.load(w.bytes(lower_row, line), lower_exists);
+                Value* upper = w.load(w.bytes(upper_row, line), upper_exists);
                 const auto x = w.parts(lower), y = w.parts(upper);
                 seen = w.widened(w.widened(seen, lower), upper);
                 for (std::int64_t p = 0; p < kParts; ++p)
@@ -391,6 +420,24 @@ llvm::Function* panel_splitter(llvm::Module& module) {
     w.note(seen, f->getArg(4));
     b.CreateRetVoid();
     return f;
+}
+
+}  // namespace
+
+llvm::Function* panel_splitter(llvm::Module& module) {
+    return splitter_of_panels(
+        module, "ingot_split_panel", [](Writer& w, llvm::Function* f, Value* k) {
+            return w.b.CreateGEP(w.b.getFloatTy(), f->getArg(0), w.b.CreateMul(k, f->getArg(1)));
+        });
+}
+
+llvm::Function* panel_point_splitter(llvm::Module& module) {
+    return splitter_of_panels(
+        module, "ingot_split_panel_points", [](Writer& w, llvm::Function* f, Value* k) {
+            Value* row = w.b.CreateLoad(w.b.getPtrTy(),
+                                        w.b.CreateGEP(w.b.getPtrTy(), f->getArg(0), k));
+            return w.b.CreateGEP(w.b.getFloatTy(), row, f->getArg(1));
+        });
 }
 
 llvm::Function* split_check(llvm::Module& module) {

@@ -40,6 +40,11 @@ inline constexpr std::int64_t kSplitBlock = 128;
 /// What is fetched ahead: as matrix_kernel.
 llvm::Function* split_kernel(llvm::Module& module, int rows);
 
+/// The same with two more parameters, i64 tile_bytes, i64 part_bytes: `a` is a table of pointers to
+/// the first of three parts of each step, of which the tile's rows begin `tile_bytes` behind; parts
+/// are `part_bytes` apart.
+llvm::Function* split_image_kernel(llvm::Module& module, int rows);
+
 /// What a splitter has seen, as the bits of magnitudes; splitters widen what stands there.
 struct Extremes {
     std::uint32_t smallest = 0xFFFFFFFF;  // less one; of elements other than zero
@@ -59,6 +64,11 @@ llvm::Function* column_splitter(llvm::Module& module);
 /// void f(ptr b, i64 ldb, i64 k, ptr out, ptr extremes)
 /// Splits k rows of 32 columns, `ldb` elements apart, and fetches some that follow.
 llvm::Function* panel_splitter(llvm::Module& module);
+
+/// void f(ptr table, i64 column, i64 k, ptr out, ptr extremes)
+/// The same where rows lie anywhere: the table has pointers to them, and to some that follow, the
+/// panel begins `column` elements behind each.
+llvm::Function* panel_point_splitter(llvm::Module& module);
 
 /// void f(ptr table, i64 from, i64 k, ptr out, ptr extremes)
 /// The same from 32 pointers to columns whose k are consecutive, beginning with k `from`.
