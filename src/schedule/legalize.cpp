@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "passes/facts.h"
 #include "schedule/convert.h"
 #include "schedule/legalize_convolution.h"
 
@@ -438,10 +439,8 @@ std::vector<bool> live_nodes(const Graph& g) {
     for (const Output& o : g.outputs()) wanted[o.value] = true;
     for (std::size_t i = g.nodes().size(); i-- > 0;) {
         const Node& n = g.nodes()[i];
-        bool effect = kind(n.prim) == PrimKind::Effect &&
-                      !(n.prim == Prim::ExternCall && n.attrs.get<bool>("pure"));
-        live[i] = effect || std::any_of(n.results.begin(), n.results.end(),
-                                        [&](ValueId v) { return wanted[v]; });
+        live[i] = has_effect(n) || std::any_of(n.results.begin(), n.results.end(),
+                                               [&](ValueId v) { return wanted[v]; });
         if (live[i])
             for (ValueId v : n.operands) wanted[v] = true;
     }
@@ -456,6 +455,16 @@ ValueId full(Graph& g, const Type& t, const Scalar& value) {
     NodeId id = g.add_with_types(Prim::Full, {},
                                  {{"dtype", t.dtype}, {"sizes", t.sizes}, {"value", value}}, {t});
     return g.node(id).results[0];
+}
+
+// A probability for all elements is read from one place.
+void one_probability(Rewriter& r, const Graph& old, const Node& n) {
+    const Type& type = old.type(n.operands[0]);
+    ValueId p = r(n.operands[0]);
+    if (const auto value = full_value(old, n.operands[0]))
+        p = r.out().emit(Prim::Broadcast, {full(r.out(), {type.dtype, {}, type.device}, *value)},
+                         {{"sizes", type.sizes}, {"dims", Ints{}}});
+    r.map(n.results[0], r.out().emit(n.prim, {p}, n.attrs, n.origin));
 }
 
 // Values without elements, and reductions of nothing: index arithmetic has no answer for them.
@@ -499,6 +508,9 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
         case Prim::Norm2:
             if (is_complex(old.type(n.operands[0]).dtype)) break;
             r.map(n.results[0], norm2(g, n, r(n.operands[0])));
+            return;
+        case Prim::RandBernoulli:
+            one_probability(r, old, n);
             return;
         case Prim::MaxPoolIndices:
             // With positions, which training wants, a GPU's library reads each image once.

@@ -72,7 +72,10 @@ class Scheduler {
     // Steps outside that hand over memory of their own; the others write where they are told.
     bool makes_memory(const Node& n) const {
         return !has_loop_form(g_, n) && n.prim != Prim::Matmul && n.prim != Prim::MatmulBias &&
-               !has_contraction_home(n) && !is_product(n);
+               !has_contraction_home(n) && !is_product(n) && !fills_in_place(n);
+    }
+    bool fills_in_place(const Node& n) const {
+        return !options_.gpu && (n.prim == Prim::RandBernoulli || n.prim == Prim::RandUniform);
     }
     // A convolution, or its gradient, that is a product of the image's points with channels.
     bool is_product(const Node& n) const {

@@ -2,9 +2,12 @@
 #include "trace/vendor.h"
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 
+#include <algorithm>
 #include <charconv>
 
+#include "trace/cpu_draws.h"
 #include "trace/dtypes.h"
 #include "trace/gpu_random.h"
 
@@ -338,6 +341,41 @@ VendorFunction scan(Prim prim, const Attrs& a) {
     }
 }
 
+/// `planned`, if its elements lie in a row, or a tensor like it.
+at::Tensor row_for(const at::Tensor& planned, c10::IntArrayRef sizes, at::TensorOptions options) {
+    return planned.defined() && planned.is_contiguous() ? planned : at::empty(sizes, options);
+}
+template <class T>
+std::span<T> elements(const at::Tensor& t) {
+    return {t.mutable_data_ptr<T>(), static_cast<std::size_t>(t.numel())};
+}
+
+/// Ones with the probabilities `p`; dropout's are one number.
+at::Tensor draw_ones(const at::Tensor& p, at::TensorOptions options, const at::Tensor& planned) {
+    at::Tensor ones = row_for(planned, p.sizes(), options);
+    const bool one_number = std::ranges::all_of(p.strides(), [](auto s) { return s == 0; });
+    if (p.is_cpu() && one_number && p.numel() > 0 && p.scalar_type() == at::kDouble &&
+        ones.scalar_type() == at::kBool && eager_draws_as_known() &&
+        draw_bernoulli(at::detail::getDefaultCPUGenerator(), *p.const_data_ptr<double>(),
+                       elements<bool>(ones)))
+        return ones;
+    return ones.bernoulli_(p);
+}
+
+at::Tensor unit_numbers(c10::IntArrayRef sizes, at::TensorOptions options,
+                        const at::Tensor& planned) {
+    at::Tensor numbers = row_for(planned, sizes, options);
+    const at::Generator& from = at::detail::getDefaultCPUGenerator();
+    const bool known = eager_draws_as_known();
+    if (known && numbers.scalar_type() == at::kFloat &&
+        draw_uniform(from, elements<float>(numbers)))
+        return numbers;
+    if (known && numbers.scalar_type() == at::kDouble &&
+        draw_uniform(from, elements<double>(numbers)))
+        return numbers;
+    return numbers.uniform_(0, 1);
+}
+
 VendorFunction random(Prim prim, const Attrs& a, c10::Device device) {
     const auto options = (a.has("dtype") ? options_attr(a) : at::TensorOptions()).device(device);
     const Ints sizes = a.has("sizes") ? sizes_attr(a, "sizes") : Ints{};
@@ -350,6 +388,9 @@ VendorFunction random(Prim prim, const Attrs& a, c10::Device device) {
                 return take_random_state(device, n);
             });
         case Prim::RandUniform:
+            if (device.is_cpu() && a.get<double>("low") == 0 && a.get<double>("high") == 1)
+                return
+                    [=](In, Out out) -> Tensors { return {unit_numbers(sizes, options, out[0])}; };
             return filled([low = a.get<double>("low"), high = a.get<double>("high")](at::Tensor t) {
                 return t.uniform_(low, high);
             });
@@ -364,8 +405,7 @@ VendorFunction random(Prim prim, const Attrs& a, c10::Device device) {
             return filled(
                 [rate = a.get<double>("rate")](at::Tensor t) { return t.exponential_(rate); });
         case Prim::RandBernoulli:
-            return plain(
-                [=](In in) { return at::empty(in[0].sizes(), options).bernoulli_(in[0]); });
+            return [=](In in, Out out) -> Tensors { return {draw_ones(in[0], options, out[0])}; };
         case Prim::RandPerm:
             return plain([=](In) { return at::randperm(sizes.at(0), options); });
         case Prim::Multinomial:

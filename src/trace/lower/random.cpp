@@ -1,13 +1,15 @@
 // Dropout and random numbers. On GPUs they are part of kernels, with the numbers that eager's own
 // kernels would draw from the generator's state: each element's are a function of its place
-// (ir/philox.h), so a mask is computed again where that is cheaper than keeping it. Elsewhere, and
-// for what eager draws in other ways (doubles, normal numbers), they are PyTorch's calls.
+// (ir/philox.h), so a mask is computed again where that is cheaper than keeping it. On processors,
+// where a number follows from all before it, they are steps that fill memory with eager's numbers
+// (trace/cpu_draws.h). What eager draws in other ways (normal numbers) are PyTorch's calls.
 #include <algorithm>
 #include <limits>
 #include <numeric>
 
 #include "ir/philox.h"
 #include "ir/tensor.h"
+#include "trace/cpu_draws.h"
 #include "trace/lower/promote.h"
 
 namespace ingot::trace {
@@ -102,6 +104,46 @@ ValueId below(Call& call, ValueId bits, double p) {
     return e.op(Prim::Lt, {bits, e.full(DType::I64, sizes, philox_threshold(p))});
 }
 
+/// What eager fills on processors, one number after another as it lies.
+struct Row {
+    SymInts sizes;  // from the dim with the longest stride
+    Ints back;      // the order of dims that makes the tensor of it
+};
+
+Row row_of(const Layout& layout) {
+    if (!eager_draws_as_known()) throw NotSupported("eager draws in a way that is not known");
+    const auto rank = layout.sizes.size();
+    Row row{layout.sizes, Ints(rank)};
+    std::iota(row.back.begin(), row.back.end(), 0);
+    if (is_contiguous(layout)) return row;
+    if (!is_dense(layout)) throw NotSupported("random numbers with gaps between them");
+    Ints order = row.back;
+    const Ints strides = known(layout.strides);
+    std::ranges::stable_sort(order, std::greater<>{}, [&](std::int64_t dim) {
+        return strides[static_cast<std::size_t>(dim)];
+    });
+    for (std::size_t i = 0; i < rank; ++i) {
+        const auto dim = static_cast<std::size_t>(order[i]);
+        row.sizes[i] = layout.sizes[dim];
+        row.back[dim] = static_cast<std::int64_t>(i);
+    }
+    return row;
+}
+
+/// Ones are drawn as bool, a byte each, for whoever reads them to convert: eager's generator gives
+/// the same ones for all types.
+ValueId ones_on_processor(Call& call, const Row& row, double p) {
+    Emitter& e = call.emit();
+    call.state().uses_random = true;
+    const ValueId chance = e.expand(e.full(DType::F64, {}, p), row.sizes);
+    return e.permute(e.op(Prim::RandBernoulli, {chance}, {{"dtype", DType::Bool}}), row.back);
+}
+
+void must_be_in_place(const Call& call) {
+    if (!call.target.defined() || call.given("generator"))
+        throw NotSupported("random numbers of another form");
+}
+
 void lower_dropout(Call& call) {
     const char* name = call.find("input") != nullptr ? "input" : "self";
     at::Tensor self = call.tensor(name);
@@ -130,6 +172,24 @@ Draw draw_for_dropout(Call& call, const at::Tensor& self) {
     return d;
 }
 
+void lower_dropout_on_processor(Call& call, const at::Tensor& self, double p) {
+    const DType type = to_dtype(self.scalar_type());
+    // Eager rounds the scale to 16 bits where the operand has no more.
+    if (type != DType::F32 && type != DType::F64) throw NotSupported("dropout of such a type");
+    if (!(p >= 0 && p <= 1)) throw NotSupported("a probability beyond 0 and 1");
+    const Layout layout = layout_of(self);
+    if (!is_dense(layout)) throw NotSupported("random numbers with gaps between them");
+    if (numel(layout.sizes).maybe_as_int() == 0) throw NotSupported("eager gives the operand back");
+    const double keep = 1. - p;
+    Emitter& e = call.emit();
+    const ValueId kept = ones_on_processor(call, row_of(layout), keep);
+    const ValueId x = call.read(self);
+    const ValueId scale = e.number(x, keep == 0 ? 0. : 1. / keep);
+    const ValueId scaled = e.mul(e.mul(x, e.convert(kept, type)), scale);
+    call.give(scaled, layout.strides, self.device());
+    call.give(kept, layout.strides, self.device());
+}
+
 void lower_native_dropout(Call& call) {
     at::Tensor self = call.tensor("input");
     const SymInts strides = preserved_strides(layout_of(self));
@@ -140,6 +200,7 @@ void lower_native_dropout(Call& call) {
     }
     const double p = call.real("p");
     const DType type = to_dtype(self.scalar_type());
+    if (self.is_cpu()) return lower_dropout_on_processor(call, self, p);
     if (!is_float(type) || compute_type(type) != DType::F32 || bytes(type) < 2)
         throw NotSupported("dropout of such a type");
     if (!(p >= 0 && p < 1)) throw NotSupported("dropout that keeps nothing");
@@ -165,8 +226,7 @@ void lower_native_dropout_backward(Call& call) {
 
 /// What eager fills a tensor with in place, one number after another as it lies.
 Draw draw_in_place(Call& call) {
-    if (!call.target.defined() || call.given("generator"))
-        throw NotSupported("random numbers of another form");
+    must_be_in_place(call);
     const at::Tensor self = call.tensor("self");
     Draw d = draw_for(self);
     if (!is_dense(layout_of(self))) throw NotSupported("random numbers with gaps between them");
@@ -176,22 +236,47 @@ Draw draw_in_place(Call& call) {
     return d;
 }
 
+ValueId ones_in_place(Call& call, const at::Tensor& self, double p) {
+    static constexpr c10::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf,
+                                                 at::kBool,  at::kByte,   at::kChar,     at::kShort,
+                                                 at::kInt,   at::kLong};
+    must_be_in_place(call);
+    if (std::ranges::find(kTypes, self.scalar_type()) == std::end(kTypes))
+        throw NotSupported("random numbers of such a type");
+    return ones_on_processor(call, row_of(layout_of(self)), p);
+}
+
 void lower_bernoulli(Call& call) {
     if (!call.given("p") || !call.at("p").isDouble())
         throw NotSupported("probabilities that are a tensor");
     const double p = call.real("p");
     if (!(p >= 0 && p <= 1)) throw NotSupported("a probability beyond 0 and 1");
     const at::Tensor self = call.tensor("self");
-    const Draw draw = draw_in_place(call);
-    const ValueId ones = below(call, take_bits(call, draw), p);
+    const ValueId ones = self.is_cpu() ? ones_in_place(call, self, p)
+                                       : below(call, take_bits(call, draw_in_place(call)), p);
     call.give(call.emit().convert(ones, to_dtype(self.scalar_type())),
               preserved_strides(layout_of(self)), self.device());
+}
+
+/// Numbers in [0, 1), scaled by nothing: how eager rounds a range depends on its build.
+void lower_unit(Call& call, const at::Tensor& self, DType type, bool unit) {
+    if (!unit || (type != DType::F32 && type != DType::F64))
+        throw NotSupported("uniform numbers of another range or type");
+    must_be_in_place(call);
+    const Row row = row_of(layout_of(self));
+    Emitter& e = call.emit();
+    call.state().uses_random = true;
+    const ValueId numbers =
+        e.op(Prim::RandUniform, {},
+             {{"dtype", type}, {"sizes", to_sizes(row.sizes)}, {"low", 0.0}, {"high", 1.0}});
+    call.give(e.permute(numbers, row.back), preserved_strides(layout_of(self)), self.device());
 }
 
 void lower_uniform(Call& call) {
     const at::Tensor self = call.tensor("self");
     const DType type = to_dtype(self.scalar_type());
     const double from = call.real_or("from", 0), to = call.real_or("to", 1);
+    if (self.is_cpu()) return lower_unit(call, self, type, from == 0 && to == 1);
     if (type != DType::F32 && type != DType::BF16 && type != DType::F16)
         throw NotSupported("uniform numbers of such a type");
     if (!(from <= to)) throw NotSupported("uniform numbers of an empty range");
