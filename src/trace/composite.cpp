@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "passes/facts.h"
+#include "passes/mask_facts.h"
 #include "trace/mode.h"
 #include "trace/recorder_state.h"
 #include "trace/sym_node.h"
@@ -72,39 +72,9 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 
 namespace {
 
-/// No element of `v` is negative, for certain.
-bool never_negative(const Graph& g, ValueId v) {
-    const Node* n = g.producer(v);
-    if (n == nullptr || !is_integral(g.type(v).dtype)) return false;
-    if (const auto value = full_number(g, v)) return value->i >= 0;
-    if (n->prim == Prim::Pad) return false;
-    if (is_movement(n->prim) || n->prim == Prim::Convert)
-        return std::ranges::all_of(n->operands, [&](ValueId o) { return never_negative(g, o); });
-    if (n->prim == Prim::Add)
-        return never_negative(g, n->operands[0]) && never_negative(g, n->operands[1]);
-    if (n->prim != Prim::Iota) return false;
-    const auto number = [&](const char* key) {
-        return to_num(n->attrs.get<Scalar>(key), DType::I64).i;
-    };
-    return number("start") >= 0 && number("step") >= 0;
-}
-
-/// All elements of the boolean `v` are true, for certain.
-bool always_true(const Graph& g, ValueId v) {
-    const Node* n = g.producer(v);
-    if (n == nullptr || g.type(v).dtype != DType::Bool) return false;
-    if (const auto value = full_number(g, v)) return value->i != 0;
-    if (n->prim == Prim::Pad) return false;
-    if (is_movement(n->prim) || n->prim == Prim::LogicalAnd || n->prim == Prim::BitwiseAnd)
-        return std::ranges::all_of(n->operands, [&](ValueId o) { return always_true(g, o); });
-    if (n->prim != Prim::Ge) return false;
-    const auto limit = full_number(g, n->operands[1]);
-    return limit && is_integral(g.type(n->operands[1]).dtype) && limit->i <= 0 &&
-           never_negative(g, n->operands[0]);
-}
-
-/// Attention with a mask that masks nothing, or one whose rows the fused kernels cannot read: what
-/// PyTorch's choice would take the unfused form for.
+/// Attention with a mask that masks nothing, or the columns behind each row, or one whose rows the
+/// fused kernels cannot read: what PyTorch's choice would take the unfused form for, or kernels
+/// that read the mask and compute what it hides.
 bool attention_with_mask(torch::jit::Stack& stack) {
     const std::size_t first = stack.size() - 8;
     const c10::IValue& given = stack[first + 3];
@@ -113,15 +83,21 @@ bool attention_with_mask(torch::jit::Stack& stack) {
     RecorderState* const recorder = topmost_recorder();
     if (recorder == nullptr || !mask.is_cuda() || !is_promise(mask) || mask.requires_grad())
         return false;
+    const auto at = [&](std::size_t i) -> const c10::IValue& { return stack[first + i]; };
     std::optional<at::Tensor> used;
-    if (!always_true(recorder->graph, recorder->read(mask))) {
+    bool causal = at(5).toBool();
+    const MaskKind kind = causal || mask.scalar_type() != at::kBool
+                              ? MaskKind::Unknown
+                              : kind_of_mask(recorder->graph, recorder->read(mask));
+    if (kind == MaskKind::Unknown) {
         if (mask.dim() == 0 || symbolic(mask) || mask.stride(-1) == 1) return false;
         used = mask.contiguous();
+    } else {
+        causal = kind == MaskKind::Causal;
     }
-    const auto at = [&](std::size_t i) -> const c10::IValue& { return stack[first + i]; };
     at::Tensor result = at::scaled_dot_product_attention(
-        at(0).toTensor(), at(1).toTensor(), at(2).toTensor(), used, at(4).toDouble(),
-        at(5).toBool(), at(6).toOptional<double>(), at(7).toBool());
+        at(0).toTensor(), at(1).toTensor(), at(2).toTensor(), used, at(4).toDouble(), causal,
+        at(6).toOptional<double>(), at(7).toBool());
     torch::jit::drop(stack, 8);
     stack.emplace_back(std::move(result));
     return true;
