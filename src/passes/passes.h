@@ -8,6 +8,7 @@ Graph simplify(const Graph& graph, const PassContext& context);
 Graph fold_constants(const Graph& graph, const PassContext& context);
 Graph eliminate_common(const Graph& graph, const PassContext& context);
 Graph eliminate_dead(const Graph& graph, const PassContext& context);
+Graph few_channels(const Graph& graph, const PassContext& context);
 Graph fold_frozen(const Graph& graph, const PassContext& context);
 Graph merge_matmuls(const Graph& graph, const PassContext& context);
 Graph fuse_linear(const Graph& graph, const PassContext& context);

@@ -62,17 +62,21 @@ Sizes attention_strides(const Sizes& s) {
 }
 
 /// What the joint graph goes through before it is split; each half then runs the whole pipeline.
-Graph clean(Graph graph) {
+/// What is gathered for a convolution is gathered once, for its gradient too.
+Graph clean(Graph graph, bool gpu) {
     static constexpr Pass kPasses[] = {
         {"simplify", simplify},
         {"fold_constants", fold_constants},
         {"eliminate_common", eliminate_common},
         {"eliminate_dead", eliminate_dead},
+        {"few_channels", few_channels},
         {"simplify", simplify},
         {"eliminate_common", eliminate_common},
         {"eliminate_dead", eliminate_dead},
     };
-    return run_passes(std::move(graph), {}, {}, kPasses);
+    PassContext context;
+    context.vendor_epilogues = gpu;
+    return run_passes(std::move(graph), context, {}, kPasses);
 }
 
 /// The state of the device's generator at a forward, for running its calls again.
@@ -300,7 +304,7 @@ Partition DifferentiableFunction::split(JointRecording& joint, std::span<const a
     }
     const std::vector<ExternCallee>& externs = joint.recording.externs;
     const bool round = joint.recording.graph.round_intermediates;
-    Graph graph = clean(std::move(joint.recording.graph));
+    Graph graph = clean(std::move(joint.recording.graph), device_.is_cuda());
     graph.round_intermediates = round;
     // What is saved stays as it lies: copies cost as much as the kernels of a GPU, and images that
     // the backward reads are channels last like its gradients.

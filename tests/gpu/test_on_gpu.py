@@ -256,6 +256,25 @@ def test_training_a_convolutional_network(compiled_whole: None) -> None:
     check_training(net, [images], torch.randint(0, 10, (16,), device="cuda"))
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        nn.Conv2d(3, 32, 8, stride=8),
+        nn.Conv2d(3, 32, 7, stride=2, padding=3),
+        nn.Conv2d(3, 32, (4, 5), stride=(3, 2), padding=(2, 0), bias=False),
+        nn.Conv2d(4, 32, 2, stride=2),
+    ],
+    ids=["patches", "blocks", "uneven", "windows"],
+)
+def test_training_convolutions_of_few_channels(compiled_whole: None, first: nn.Module) -> None:
+    net = nn.Sequential(
+        first, nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(32, 32, 1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
+    )  # fmt: skip
+    images = torch.randn(16, first.in_channels, 64, 66, device="cuda")
+    check_training(net, [images], torch.randint(0, 10, (16,), device="cuda"))
+
+
 def test_dropout_draws_as_eager_does_and_its_gradient_has_the_same_mask() -> None:
     layer = nn.Dropout(0.4)
     x = torch.randn(512, 1024, device="cuda", requires_grad=True)
