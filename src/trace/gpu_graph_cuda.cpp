@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -38,6 +39,8 @@ class KeptGenerator {
 struct Turns {
     std::mutex mutex;
     std::optional<c10::cuda::CUDAStream> last;  // where a graph was replayed
+    // On which all of them are recorded: libraries keep a workspace for each stream they see.
+    std::optional<c10::cuda::CUDAStream> own;
 };
 
 class TorchGraph final : public GpuGraph {
@@ -47,8 +50,9 @@ class TorchGraph final : public GpuGraph {
 
     void record(const std::function<void()>& work) override {
         const c10::cuda::CUDAStream before = c10::cuda::getCurrentCUDAStream(device_.index());
-        const c10::cuda::CUDAStream own = c10::cuda::getStreamFromPool(false, device_.index());
         const std::lock_guard lock(turns_->mutex);
+        if (!turns_->own) turns_->own = c10::cuda::getStreamFromPool(false, device_.index());
+        const c10::cuda::CUDAStream own = *turns_->own;
         before.synchronize();
         if (turns_->last) turns_->last->synchronize();
         {
@@ -58,6 +62,8 @@ class TorchGraph final : public GpuGraph {
                 work();
             }
             own.synchronize();
+            // What calls have used so far, and this run, would stay beside the graph's own memory.
+            c10::cuda::CUDACachingAllocator::emptyCache();
             graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
             try {
                 work();
@@ -102,6 +108,10 @@ class TorchTurns final : public GpuGraphTurns {
   public:
     explicit TorchTurns(c10::Device device) : device_(device) {}
     std::unique_ptr<GpuGraph> make_graph() override {
+        // What a graph keeps for good shall not be cut out of bigger pieces that calls have left:
+        // their rests could not be given back.
+        const c10::cuda::CUDAGuard on(device_.index());
+        c10::cuda::CUDACachingAllocator::emptyCache();
         return std::make_unique<TorchGraph>(device_, turns_);
     }
 

@@ -14,6 +14,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include <utility>
+
 #include "trace/compiled_call.h"
 #include "trace/gpu.h"
 #include "trace/graph_memory.h"
@@ -215,6 +217,9 @@ bool CompiledFunction::make_room(std::span<c10::TensorImpl* const> inputs,
         g.reset();
     }
     std::erase(list, nullptr);
+    // Of a program that another one has taken the place of.
+    if (symbols_.empty())
+        std::erase_if(list, [&](const auto& g) { return g->idle() && g->sized != sized; });
     const auto unfit = [&](const auto& g) {
         return g->idle() && (g->sized != sized || !reads_in_place(*g, inputs));
     };
@@ -249,8 +254,6 @@ void CompiledFunction::record_graph(std::span<c10::TensorImpl* const> inputs,
     g->arena = graph_memory_->arena(instance.arena_bytes());
     if (g->arena) (*g->context)->lend_arena(g->arena->mutable_data_ptr());
     CallFrame frame{inputs, variant, sized, {}, &**g->context, {}, {}};
-    if (instance.has_frozen_steps()) freeze(frame);
-    g->frozen = frame.context->frozen();
     for (std::size_t i = 0; i < from_caller_.size(); ++i) {
         c10::TensorImpl* impl = graph_input(inputs, i);
         const bool written =
@@ -267,7 +270,11 @@ void CompiledFunction::record_graph(std::span<c10::TensorImpl* const> inputs,
         g->copies.push_back(std::move(copy));
         frame.context->set_input(i, at);
     }
+    // Which may be the first to make these values, from the inputs.
+    if (instance.has_frozen_steps()) freeze(frame);
+    g->frozen = frame.context->frozen();
     const auto slots = instance.outputs();
+    bool recorded = false;
     const auto work = [&] {
         frame.outputs.clear();
         bind_outputs(frame);
@@ -276,6 +283,8 @@ void CompiledFunction::record_graph(std::span<c10::TensorImpl* const> inputs,
         for (std::size_t o = 0; o < slots.size(); ++o)
             if (slots[o].writes_input >= 0 && slots[o].mode != runtime::OutputMode::Done)
                 borrow(graph_input(inputs, slots[o].writes_input)).copy_(frame.outputs[o]);
+        // The first run's results are nobody's: their memory is for the recording.
+        if (!std::exchange(recorded, true)) frame.outputs.clear();
     };
     // Recording runs the work once.
     c10::SmallVector<at::Tensor, 4> before;

@@ -308,6 +308,20 @@ def graph_launches(call: Callable) -> int:
     return sum(e.count for e in record.key_averages() if e.key == "cudaGraphLaunch")
 
 
+def test_weights_that_change_right_before_a_graph_is_recorded() -> None:
+    # What is computed of them alone is then made while the graph is prepared, from its inputs.
+    model = nn.Linear(64, 64).cuda()
+    x = torch.randn(32, 64, device="cuda")
+    compiled = ingot.compile(model, options=STRICT | {"cudagraphs": True})
+    for _ in range(4):
+        # In one context eager would go on with the weights it has cast first.
+        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+            torch.testing.assert_close(compiled(x), model(x), rtol=2e-2, atol=2e-2)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(1.5)
+
+
 def test_memory_of_a_graph_outlives_its_function() -> None:
     compiled = ingot.compile(lambda x: x * 2 + 1, options=STRICT | {"cudagraphs": True})
     x = torch.randn(1 << 20, device="cuda")
