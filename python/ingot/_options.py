@@ -46,7 +46,7 @@ TABLE: tuple[Option, ...] = (
     Option("emulate_precision_casts_on_gpus", bool, False, "INGOT_EMULATE_PRECISION_CASTS_ON_GPUS",
            "the same on GPUs, where otherwise only what is stored or converted is rounded"),
     Option("max_autotune", bool, False, "INGOT_MAX_AUTOTUNE",
-           "measure the rivals for each contraction instead of asking the cost model"),
+           "on a GPU, measure the forms of products and costly kernels beside the calls"),
     Option("cudagraphs", bool, False, "INGOT_CUDAGRAPHS",
            "on a GPU, record a program's steps once and replay them as one CUDA graph"),
     Option("gpu_products", bool, True, "INGOT_GPU_PRODUCTS",

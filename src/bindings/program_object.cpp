@@ -214,11 +214,14 @@ PyObject* report(PyObject* self, PyObject*) {
         return nullptr;
     }
     const std::string graph = p->function ? p->function->graph_state() : p->training->graph_state();
-    return Py_BuildValue("{sNsdsisisisisisisisNsssisN}", "stages", stages, "seconds", r.seconds(),
+    const std::string tuning =
+        p->function ? p->function->tuning_state() : p->training->tuning_state();
+    return Py_BuildValue("{sNsdsisisisisisisisNsssssisN}", "stages", stages, "seconds", r.seconds(),
                          "kernels", r.kernels, "compiled", r.compiled, "from_disk", r.from_disk,
                          "from_process", r.from_process, "launches", r.launches, "externs",
                          r.externs, "direct_externs", direct, "externs_left", externs_left,
-                         "cuda_graph", graph.c_str(), "by_triton", r.from_text, "refused", refused);
+                         "cuda_graph", graph.c_str(), "autotune", tuning.c_str(), "by_triton",
+                         r.from_text, "refused", refused);
 }
 
 PyObject* release_memory(PyObject* self, PyObject*) {

@@ -16,6 +16,8 @@
 #include "passes/pipeline.h"
 #include "runtime/cuda/gpu_loader.h"
 #include "runtime/debug_dump.h"
+#include "runtime/form_store.h"
+#include "runtime/gpu_tuner.h"
 #include "runtime/kernel_loader.h"
 #include "schedule/contraction_model.h"
 #include "schedule/plan_text.h"
@@ -100,19 +102,50 @@ std::string describe(const CompileReport& report, const codegen::TargetInfo& tar
     return out.str();
 }
 
-/// Products on a GPU that are generated with what follows them.
-bool generates_product(const Kernel& kernel) {
-    const auto form = codegen::product_form(kernel);
-    return form && codegen::product_wins(*form);
-}
-bool may_generate_product(const PackQuery& q) {
-    if (q.dtype != DType::BF16 && q.dtype != DType::F16) return false;
-    if (!q.n.is_constant() || !q.k.is_constant()) return false;
-    codegen::ProductForm form;
-    form.rows = q.m;
-    form.columns = q.n.constant();
-    form.depth = q.k.constant();
-    return codegen::product_wins(form);
+/// Which products on a GPU are generated with what follows them: by what measuring has found, else
+/// by a model.
+class ProductChoice {
+  public:
+    using Asked = std::function<void(const codegen::ProductForm&)>;
+    explicit ProductChoice(codegen::GpuFormLookup forms, Asked asked = {})
+        : forms_(std::move(forms)), asked_(std::move(asked)) {}
+
+    bool generates(const Kernel& kernel) const {
+        const auto form = codegen::product_form(kernel);
+        if (form && asked_) asked_(*form);
+        return form && wins(*form);
+    }
+    bool may_generate(const PackQuery& q) const {
+        if (q.dtype != DType::BF16 && q.dtype != DType::F16) return false;
+        if (!q.n.is_constant() || !q.k.is_constant()) return false;
+        codegen::ProductForm form;
+        form.rows = q.m;
+        form.columns = q.n.constant();
+        form.depth = q.k.constant();
+        form.dtype = q.dtype;
+        return wins(form);
+    }
+
+  private:
+    bool wins(const codegen::ProductForm& form) const {
+        const auto found = forms_ ? forms_(codegen::product_key(form)) : std::nullopt;
+        if (found) return std::holds_alternative<codegen::ProductTile>(*found);
+        return codegen::product_wins(form);
+    }
+
+    codegen::GpuFormLookup forms_;
+    Asked asked_;
+};
+
+/// Passes of a program for a GPU; `products`: with generated products, or null.
+PassContext gpu_passes(const ProductChoice* products) {
+    PassContext context;
+    if (products != nullptr)
+        context.generated_product = [=](const PackQuery& q) { return products->may_generate(q); };
+    // A wide product keeps more of the GPU busy than several narrow ones, whatever the rows.
+    context.merge_rows = std::int64_t{1} << 40;
+    context.vendor_epilogues = true;
+    return context;
 }
 
 /// The named target with this machine's caches and cores.
@@ -148,16 +181,19 @@ struct Compiler::Impl {
 
     Graph optimize(const Graph& graph, const PassContext& context, DebugDump& dump) const;
     Plan plan(const Graph& graph, const ContractionChoice& choice, int cores) const;
-    Plan gpu_plan(const Graph& graph, int processors, bool as_text, bool products) const;
+    static Plan gpu_plan(const Graph& graph, bool as_text, const ProductChoice* products);
     void dump_kernels(const Plan& plan, const DebugDump& dump, bool gpu) const;
     cuda::GpuLoader& gpu_loader(int ordinal);
-    bool has_product_units(int ordinal);
+    FormStore& forms(int ordinal);
+    bool generates_products(const CompileOptions& options);
 
     codegen::Jit jit;
     DiskCache cache;
     KernelLoader loader;
     std::mutex mutex;
-    std::map<int, std::unique_ptr<cuda::GpuLoader>> gpu_loaders;  // by ordinal, under mutex
+    // By ordinal, under mutex.
+    std::map<int, std::unique_ptr<cuda::GpuLoader>> gpu_loaders;
+    std::map<int, std::unique_ptr<FormStore>> form_stores;
     std::atomic<int> compilations{0};
     Background background;  // last: its tasks use all the others
 };
@@ -189,16 +225,15 @@ Plan Compiler::Impl::plan(const Graph& graph, const ContractionChoice& choice, i
     return plan;
 }
 
-Plan Compiler::Impl::gpu_plan(const Graph& graph, int processors, bool as_text,
-                              bool products) const {
+Plan Compiler::Impl::gpu_plan(const Graph& graph, bool as_text, const ProductChoice* products) {
     ScheduleOptions options;
     options.gpu = true;
-    if (products) {
+    if (products != nullptr) {
         options.generate_with_epilogue_only = true;
-        options.generate_contraction = generates_product;
+        options.generate_contraction = [=](const Kernel& k) { return products->generates(k); };
     }
     options.batch = !as_text;
-    options.cores = processors;
+    options.cores = kGpuProcessors;
     return schedule(graph, options);
 }
 
@@ -209,9 +244,23 @@ cuda::GpuLoader& Compiler::Impl::gpu_loader(int ordinal) {
     return *loader;
 }
 
-bool Compiler::Impl::has_product_units(int ordinal) {
+FormStore& Compiler::Impl::forms(int ordinal) {
+    const std::shared_ptr<const cuda::Gpu> gpu = gpu_loader(ordinal).gpu();
+    std::lock_guard lock(mutex);
+    auto& store = form_stores[ordinal];
+    if (!store)
+        store = std::make_unique<FormStore>(cache, std::string(cuda::kGpuKernelsVersion) + " sm_" +
+                                                       std::to_string(gpu->capability()) + "/" +
+                                                       std::to_string(gpu->processors()) + "/" +
+                                                       std::to_string(gpu->shared_bytes()));
+    return *store;
+}
+
+bool Compiler::Impl::generates_products(const CompileOptions& options) {
+    // Text has no products.
+    if (options.gpu < 0 || options.text_compiler != nullptr || !options.gpu_products) return false;
     try {
-        return gpu_loader(ordinal).gpu()->capability() == codegen::kProductCapability;
+        return gpu_loader(options.gpu).gpu()->capability() == codegen::kProductCapability;
     } catch (const NotSupported&) {
         return true;  // no GPU, so that this will be looked at only
     }
@@ -261,15 +310,17 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
     if (dump.enabled()) dump.level("traced.ir", to_string(graph));
 
     const ContractionChoice choice(impl_->jit.target(), cores);
+    codegen::GpuFormLookup forms;
+    if (gpu && options.max_autotune && options.text_compiler == nullptr)
+        forms = [&store = impl_->forms(options.gpu)](const std::string& key) {
+            return store.find(key);
+        };
+    const ProductChoice product_choice(forms);
+    const ProductChoice* const products =
+        impl_->generates_products(options) ? &product_choice : nullptr;
     PassContext context;
-    // Text has no products.
-    const bool products = gpu && options.text_compiler == nullptr && options.gpu_products &&
-                          impl_->has_product_units(options.gpu);
     if (gpu) {
-        if (products) context.generated_product = may_generate_product;
-        // A wide product keeps more of the GPU busy than several narrow ones, whatever the rows.
-        context.merge_rows = std::int64_t{1} << 40;
-        context.vendor_epilogues = true;
+        context = gpu_passes(products);
     } else {
         context.panel_width = [&](const PackQuery& query) {
             return options.pack_matmuls || query.convolution ? choice.panel_width(query) : 0;
@@ -281,9 +332,8 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
     const Graph optimized = impl_->optimize(graph, context, dump);
     clock.done("passes");
     stop_if_asked();
-    Plan plan =
-        gpu ? impl_->gpu_plan(optimized, kGpuProcessors, options.text_compiler != nullptr, products)
-            : impl_->plan(optimized, choice, cores);
+    Plan plan = gpu ? Impl::gpu_plan(optimized, options.text_compiler != nullptr, products)
+                    : impl_->plan(optimized, choice, cores);
     clock.done("schedule");
     if (dump.enabled()) {
         dump.level("plan.txt", to_string(plan, false));
@@ -301,8 +351,8 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
         cuda::GpuLoader& loader = impl_->gpu_loader(options.gpu);
         device = loader.gpu();
         const int threads = options.threads > 0 ? options.threads : std::min(all_cores, 16);
-        kernels =
-            loader.load(plan, options.text_compiler.get(), threads, interrupted, report, code);
+        kernels = loader.load(plan, options.text_compiler.get(), threads, interrupted, report, code,
+                              forms);
     } else {
         const int threads = options.threads > 0 ? options.threads : std::min(all_cores, 8);
         kernels = impl_->loader.load(plan, threads, interrupted, report, code);
@@ -335,6 +385,49 @@ std::unique_ptr<PendingProgram> Compiler::compile_later(Graph graph, CompileOpti
         program->reserve_frozen(stop);
         *result = std::move(program);
     });
+    impl_->background.start(task);
+    return std::make_unique<PendingProgram>(std::move(task), std::move(result));
+}
+
+std::shared_ptr<const Program> Compiler::tune(const Graph& graph, const CompileOptions& options,
+                                              const ExternHost& externs, TuningReport& report,
+                                              const InterruptCheck& interrupted) const {
+    if (options.gpu < 0 || options.text_compiler != nullptr || externs.device() == nullptr)
+        throw NotSupported("only kernels of a GPU that are compiled here are measured");
+    const auto planner = [&](const codegen::GpuFormLookup& forms,
+                             const ProductChoice::Asked& asked) {
+        const ProductChoice choice(forms, asked);
+        const ProductChoice* const products =
+            impl_->generates_products(options) ? &choice : nullptr;
+        DebugDump none({}, 0);
+        const Graph optimized = impl_->optimize(graph, gpu_passes(products), none);
+        return Impl::gpu_plan(optimized, false, products);
+    };
+    const bool changed =
+        GpuTuner({impl_->gpu_loader(options.gpu).gpu(), impl_->forms(options.gpu), externs, planner,
+                  graph.pool().turn(), options.tuning_seconds, interrupted})
+            .run(report);
+    const DebugDump dump(options.debug, impl_->compilations.fetch_add(1));
+    if (dump.enabled()) {
+        std::string text = summary(report) + "\n";
+        for (const std::string& line : report.lines) text += line + "\n";
+        dump.file("autotune.txt", text);
+    }
+    if (!changed) return nullptr;
+    std::lock_guard turn(graph.pool().turn());
+    return compile(graph, options, nullptr, interrupted);
+}
+
+std::unique_ptr<PendingProgram> Compiler::tune_later(Graph graph, CompileOptions options,
+                                                     std::shared_ptr<const ExternHost> externs,
+                                                     std::shared_ptr<TuningReport> report) const {
+    options.threads = 1;
+    auto result = std::make_shared<std::shared_ptr<const Program>>();
+    auto task = std::make_shared<Background::Task>(
+        [this, graph = std::move(graph), options = std::move(options), externs = std::move(externs),
+         report = std::move(report), result](const Background::StopCheck& stop) {
+            *result = tune(graph, options, *externs, *report, stop);
+        });
     impl_->background.start(task);
     return std::make_unique<PendingProgram>(std::move(task), std::move(result));
 }

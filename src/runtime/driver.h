@@ -19,18 +19,20 @@
 #include "runtime/background.h"
 #include "runtime/program.h"
 #include "runtime/text_compiler.h"
+#include "runtime/tuning_report.h"
 
 namespace ingot::runtime {
 
 struct CompileOptions {
-    bool freezing = true;       // keep values that depend on frozen inputs alone between calls
-    bool pack_matmuls = true;   // bring frozen right sides into panels; false: for the first calls
-    bool max_autotune = false;  // measure where the cost model would guess
-    std::string debug;          // folder for every level of this compilation; empty: none
-    int threads = 0;            // of the compiler; 0: one a core, at most 8
-    int cores = 0;              // that the program will run on; 0: all of the target
-    bool cuda_graphs = false;   // replay a GPU's steps as one graph where possible
-    bool background = false;    // what calls can do without may be compiled while they go on
+    bool freezing = true;        // keep values that depend on frozen inputs alone between calls
+    bool pack_matmuls = true;    // bring frozen right sides into panels; false: for the first calls
+    bool max_autotune = false;   // on GPUs: take the forms of kernels that measuring has found
+    double tuning_seconds = 10;  // that measuring may take, see tune()
+    std::string debug;           // folder for every level of this compilation; empty: none
+    int threads = 0;             // of the compiler; 0: one a core, at most 8
+    int cores = 0;               // that the program will run on; 0: all of the target
+    bool cuda_graphs = false;    // replay a GPU's steps as one graph where possible
+    bool background = false;     // what calls can do without may be compiled while they go on
     /// >= 0: the program holds its own backward; of what it keeps for that (passes/partition.h).
     double memory_budget = -1;
     bool gpu_products = true;  // generate a GPU's products where they win with what follows them
@@ -105,6 +107,18 @@ class Compiler {
     /// The same on one thread beside its callers' (background.h), with the memory for frozen values
     /// made ready. Takes its turn with others who make expressions in the graph's pool.
     std::unique_ptr<PendingProgram> compile_later(Graph graph, CompileOptions options) const;
+    /// Measures the forms that the kernels of a GPU's program may have and keeps the best, for
+    /// compilations with max_autotune from then on. The program with these forms, or null where it
+    /// is the one there was. For one set of sizes; `externs` must know the GPU. Throws NotSupported
+    /// where nothing can be measured.
+    std::shared_ptr<const Program> tune(const Graph& graph, const CompileOptions& options,
+                                        const ExternHost& externs, TuningReport& report,
+                                        const InterruptCheck& interrupted = {}) const;
+    /// The same beside its callers, as compile_later; the program may be null. `report` is complete
+    /// when the task is Done.
+    std::unique_ptr<PendingProgram> tune_later(Graph graph, CompileOptions options,
+                                               std::shared_ptr<const ExternHost> externs,
+                                               std::shared_ptr<TuningReport> report) const;
     /// The thread of compile_later: to be held over a fork, and from an exit on.
     Background& background() const;
 

@@ -127,6 +127,12 @@ class DeviceHost {
         static_cast<void>(work), static_cast<void>(read);
         return nullptr;
     }
+    /// Runs `work` with `stream`, one of the driver's that nobody else uses, as the current one of
+    /// this thread, which may be any. Exceptions of `work` pass.
+    virtual void on_stream(void* stream, const std::function<void()>& work) const {
+        static_cast<void>(stream), static_cast<void>(work);
+        throw NotSupported("a host without streams");
+    }
     /// A number that changes with the settings that libraries' calls look at.
     virtual std::uint64_t settings() const { return 0; }
 };

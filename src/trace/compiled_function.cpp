@@ -121,6 +121,7 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
                  touched <= kShortBytes;
     }
     variant_.store(std::move(variant));
+    tunes_ = should_tune();
 }
 
 CompiledFunction::~CompiledFunction() = default;
@@ -373,6 +374,8 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
     if (!sized || !accepts(*sized, inputs)) return CallStatus::OtherInputs;
     if (packs_later_.load(std::memory_order_relaxed) && pack_if_unchanged(inputs)) [[unlikely]]
         return call(inputs, outputs, numbers, computed, given, use);
+    if (tunes_.load(std::memory_order_relaxed) && tune()) [[unlikely]]
+        return call(inputs, outputs, numbers, computed, given, use);
     if (computed != nullptr) {
         if (all_matter_) {
             *computed = sized->computed;
@@ -560,6 +563,7 @@ void CompiledFunction::release_memory() {
     {
         std::lock_guard lock(mutex_);
         packing_.reset();
+        tuning_.reset();
     }
     const std::shared_ptr<const Variant> variant = variant_.load();
     if (arena_) arena_->clear();

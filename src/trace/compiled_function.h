@@ -104,6 +104,8 @@ class CompiledFunction {
     std::int64_t arena_bytes() const;
     /// Calls of libraries that the latest program carries out without them; null before it knows.
     std::shared_ptr<const runtime::DirectCalls> direct_calls() const;
+    /// What measuring the forms of kernels has come to.
+    std::string tuning_state() const;
     /// How often frozen values were computed.
     std::int64_t freeze_count() const { return freezes_.load(std::memory_order_relaxed); }
 
@@ -199,6 +201,10 @@ class CompiledFunction {
     /// to it when it is there; true if it did.
     bool pack_if_unchanged(std::span<c10::TensorImpl* const> inputs);
     bool pack_now(std::unique_lock<std::mutex> lock);
+    /// Has the forms of kernels measured from the second call on, and goes over to the program with
+    /// the best ones when it is there; true if it did.
+    bool tune();
+    bool should_tune();
     runtime::CompileOptions options_for(bool pack) const;
     std::shared_ptr<const Variant> variant_of(
         std::shared_ptr<const runtime::Program> program) const;
@@ -253,13 +259,18 @@ class CompiledFunction {
 
     std::atomic<std::shared_ptr<const Variant>> variant_;
     std::atomic<bool> packs_later_{false};
+    std::atomic<bool> tunes_{false};
     std::atomic<int> changes_in_a_row_{0};
     std::atomic<std::int64_t> freezes_{0};
-    std::mutex mutex_;  // of what follows, and of variant_'s replacement
+    mutable std::mutex mutex_;  // of what follows, and of variant_'s replacement
     std::vector<runtime::InputState> last_states_;      // by graph input
     std::vector<int> changes_;                          // by graph input, since the last quiet call
     std::vector<runtime::InputState> seen_states_;      // while packs_later_: of frozen inputs
     std::unique_ptr<runtime::PendingProgram> packing_;  // the packed form, while it is made
+    int calls_untuned_ = 0;
+    std::unique_ptr<runtime::PendingProgram> tuning_;  // while forms are measured
+    std::shared_ptr<runtime::TuningReport> tuning_report_;
+    std::string tuning_state_ = "not asked for";
     GraphCalls graphs_;
 };
 

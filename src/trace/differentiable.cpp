@@ -79,6 +79,11 @@ Graph clean(Graph graph, bool gpu) {
     return run_passes(std::move(graph), context, {}, kPasses);
 }
 
+/// What is said of the two halves.
+std::string of_both(const std::string& forward, const std::string& backward) {
+    return forward == backward ? forward : "forward: " + forward + "; backward: " + backward;
+}
+
 /// The state of the device's generator at a forward, for running its calls again.
 at::Tensor random_state(c10::Device device) {
     auto generator = at::globalContext().defaultGenerator(device);
@@ -238,6 +243,7 @@ DifferentiableFunction::DifferentiableFunction(
     : compiler_(std::move(compiler)),
       options_(std::move(options)),
       device_(joint.recording.device) {
+    options_.tuning_seconds /= 2;  // for each half
     map_inputs(joint, examples, promises);
     results_ = joint.results;
     random_ = joint.recording.uses_random;
@@ -426,9 +432,11 @@ void DifferentiableFunction::join_graphs(const JointRecording& joint) {
 }
 
 std::string DifferentiableFunction::graph_state() const {
-    std::string forward = forward_->graph_state(), backward = backward_->graph_state();
-    if (forward == backward) return forward;
-    return "forward: " + forward + "; backward: " + backward;
+    return of_both(forward_->graph_state(), backward_->graph_state());
+}
+
+std::string DifferentiableFunction::tuning_state() const {
+    return of_both(forward_->tuning_state(), backward_->tuning_state());
 }
 
 at::Tensor DifferentiableFunction::input(std::span<c10::TensorImpl* const> inputs,

@@ -47,6 +47,7 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     std::int64_t saved_bytes() const { return saved_bytes_; }
     /// Whether calls go through CUDA graphs, or why not.
     std::string graph_state() const;
+    std::string tuning_state() const;
 
   private:
     class Node;

@@ -137,6 +137,7 @@ void CompiledFunction::unfreeze() {
     try {
         packs_later_.store(false);
         packing_.reset();
+        tuning_.reset();  // of the other graph; begins anew
         variant_.store(compile(graph_, true, nullptr, {}));
     } catch (const Error&) {
         // The frozen form goes on giving right results, only slower.

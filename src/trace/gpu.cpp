@@ -71,6 +71,11 @@ std::shared_ptr<runtime::RecordedMemory> TorchGpu::record(
     return record_gpu_work(device_, work, read);
 }
 
+void TorchGpu::on_stream(void* stream, const std::function<void()>& work) const {
+    const Unrecorded quiet;
+    run_on_gpu_stream(device_, stream, work);
+}
+
 std::uint64_t TorchGpu::settings() const {
     at::Context& c = at::globalContext();
     std::uint64_t all = 1;

@@ -25,6 +25,7 @@ class TorchGpu final : public runtime::DeviceHost {
     void* stream() const override;
     std::shared_ptr<runtime::RecordedMemory> record(
         const std::function<void()>& work, const std::function<void(void*)>& read) const override;
+    void on_stream(void* stream, const std::function<void()>& work) const override;
     std::uint64_t settings() const override;
 
   private:

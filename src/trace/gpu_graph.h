@@ -42,4 +42,7 @@ std::shared_ptr<runtime::RecordedMemory> record_gpu_work(c10::Device device,
                                                          const std::function<void()>& work,
                                                          const std::function<void(void*)>& read);
 
+/// See runtime::DeviceHost::on_stream.
+void run_on_gpu_stream(c10::Device device, void* stream, const std::function<void()>& work);
+
 }  // namespace ingot::trace

@@ -124,4 +124,10 @@ std::shared_ptr<runtime::RecordedMemory> record_gpu_work(c10::Device device,
     return place;
 }
 
+void run_on_gpu_stream(c10::Device device, void* stream, const std::function<void()>& work) {
+    const c10::cuda::CUDAStreamGuard on(
+        c10::cuda::getStreamFromExternal(static_cast<cudaStream_t>(stream), device.index()));
+    work();
+}
+
 }  // namespace ingot::trace

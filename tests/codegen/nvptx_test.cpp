@@ -63,6 +63,31 @@ constexpr const char* kSoftmax = R"(graph(%0 "x": f32[512, 1000]) {
 }
 )";
 
+TEST(Nvptx, ANestTakesTheFormItIsGiven) {
+    const Plan plan = plan_of(parse_graph(kSoftmax));
+    const auto ptx_in = [&](const NestForm& form) {
+        const Jit jit(target_named("sm_90"));
+        IrModule module = jit.make_module("kernel");
+        Ptx out;
+        out.launches = emit_nvptx(*module.module, plan.kernels[0], jit.target(), "kernel", form);
+        out.text = jit.assembly(std::move(module));
+        return out;
+    };
+    // 250 pieces of four elements: two of a thread, or as many as a warp needs.
+    EXPECT_EQ(ptx_in({0, 2, 0}).launches[0].threads, 128U);
+    const Ptx warps = ptx_in({64, 8, 0});
+    EXPECT_EQ(warps.launches[0].threads, 64U);
+    EXPECT_EQ(warps.launches[0].points_per_block, 2U);
+    // 1000 pieces of one element.
+    EXPECT_EQ(ptx_in({0, 1, 1}).launches[0].threads, 1024U);
+    EXPECT_EQ(ptx_in({}).text, ptx_of(plan.kernels[0]).text);
+    if (!have_ptxas()) return;
+    for (const unsigned threads : {0U, 32U, 256U, 1024U})
+        for (const unsigned each : {0U, 1U, 4U})
+            for (const unsigned lanes : {0U, 1U, 2U})
+                EXPECT_EQ(assemble(ptx_in({threads, each, lanes}).text), "");
+}
+
 TEST(Nvptx, AKernelThatMayStartEarlyWaitsBeforeItTouchesMemory) {
     const Plan plan = plan_of(parse_graph(kSoftmax));
     const Ptx ptx = ptx_of(plan.kernels[0]);

@@ -39,11 +39,13 @@ class CaseWriter {
 
     // False when the graph needs a step that is no kernel.
     bool write(const std::string& name, const Graph& graph, const std::vector<Tensor>& inputs,
-               const std::vector<double>& tolerance, const codegen::ProductTile* tile = nullptr) {
+               const std::vector<double>& tolerance, const codegen::ProductTile* tile = nullptr,
+               const codegen::NestForm& form = {}) {
         Graph copy = graph;
         ScheduleOptions options;
         options.gpu = true;
         tile_ = tile;
+        form_ = form;
         if (tile != nullptr)
             options.generate_contraction = [](const Kernel& k) {
                 return codegen::product_form(k).has_value();
@@ -112,7 +114,7 @@ class CaseWriter {
             launches.push_back(
                 codegen::emit_gpu_product(*module.module, k, jit_.target(), "kernel_0", *tile_));
         else
-            launches = codegen::emit_nvptx(*module.module, k, jit_.target(), "kernel");
+            launches = codegen::emit_nvptx(*module.module, k, jit_.target(), "kernel", form_);
         std::ofstream(folder_ / (id + ".ptx")) << jit_.assembly(std::move(module));
         bool triton = true;
         try {
@@ -146,6 +148,7 @@ class CaseWriter {
     std::filesystem::path folder_;
     codegen::Jit jit_;
     const codegen::ProductTile* tile_ = nullptr;  // of the case's products
+    codegen::NestForm form_;                      // of its nests
     std::vector<std::string> cases_;
     int files_ = 0;
 };
@@ -338,14 +341,21 @@ int main(int argc, char** argv) {
         return 2;
     }
     CaseWriter writer(argv[1]);
-    for (const Written& w : kWritten) {
-        Graph g = parse_graph(w.graph);
-        if (!writer.write(w.name, g, random_inputs(g),
-                          std::vector<double>(g.outputs().size(), w.tolerance))) {
-            std::fprintf(stderr, "%s has a step that is no kernel\n", w.name);
-            return 1;
+    // As they would be laid over threads, and in forms that measuring might choose.
+    constexpr codegen::NestForm kForms[] = {{},          {64, 1, 1},  {1024, 8, 8},
+                                            {128, 4, 2}, {512, 2, 4}, {32, 8, 1}};
+    for (const Written& w : kWritten)
+        for (const codegen::NestForm& form : kForms) {
+            Graph g = parse_graph(w.graph);
+            const std::string name =
+                form == codegen::NestForm{} ? w.name : w.name + ("_" + to_string(form));
+            if (!writer.write(name, g, random_inputs(g),
+                              std::vector<double>(g.outputs().size(), w.tolerance), nullptr,
+                              form)) {
+                std::fprintf(stderr, "%s has a step that is no kernel\n", w.name);
+                return 1;
+            }
         }
-    }
     if (!write_products(writer)) {
         std::fprintf(stderr, "a product has a step that is no kernel\n");
         return 1;

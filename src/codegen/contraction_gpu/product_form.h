@@ -26,6 +26,7 @@ struct ProductTile {
     unsigned columns;  // of the result, a multiple of 16
     unsigned stages;
     unsigned blocks;  // that a multiprocessor shall hold at once
+    friend constexpr bool operator==(const ProductTile&, const ProductTile&) = default;
 
     constexpr unsigned rows() const { return groups * 64; }
     constexpr unsigned threads() const { return groups * 128; }

@@ -34,7 +34,7 @@ constexpr std::uint64_t kBufferAlignment = 16;  // of every buffer: programs see
 class GpuNestEmitter {
   public:
     GpuNestEmitter(llvm::Module& module, const Kernel& kernel, const TargetInfo& target,
-                   const Nest& nest, std::string symbol)
+                   const Nest& nest, std::string symbol, const NestForm& form)
         : module_(module),
           kernel_(kernel),
           nest_(writes_narrow(kernel, nest) ? quick_forms(nest) : nest),
@@ -42,7 +42,7 @@ class GpuNestEmitter {
           b_(module.getContext()),
           context_{b_, target},
           index_(b_),
-          map_(map_to_gpu(kernel, nest_, index_)) {
+          map_(map_to_gpu(kernel, nest_, index_, form)) {
         context_.quick_math = writes_narrow(kernel, nest);
         // As eager's own kernels are compiled: a product and a sum are rounded once.
         llvm::FastMathFlags fused;
@@ -842,12 +842,14 @@ class GpuNestEmitter {
 }  // namespace
 
 std::vector<GpuLaunch> emit_nvptx(llvm::Module& module, const Kernel& kernel,
-                                  const TargetInfo& target, std::string_view prefix) {
+                                  const TargetInfo& target, std::string_view prefix,
+                                  const NestForm& form) {
     if (kernel.contraction) throw NotSupported("contractions have no generated form on a GPU");
     std::vector<GpuLaunch> launches;
     for (std::size_t i = 0; i < kernel.nests.size(); ++i) {
         std::string symbol = std::string(prefix) + "_" + std::to_string(i);
-        launches.push_back(GpuNestEmitter(module, kernel, target, kernel.nests[i], symbol).run());
+        launches.push_back(
+            GpuNestEmitter(module, kernel, target, kernel.nests[i], symbol, form).run());
     }
     check_gpu_module(module);
     return launches;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "codegen/compiled.h"
+#include "codegen/gpu_forms.h"
 #include "codegen/llvm/target.h"
 #include "schedule/nest.h"
 
@@ -21,8 +22,9 @@ namespace ingot::codegen {
 
 /// Emits one function for each nest of `kernel` into `module` (whose target is NVPTX). Throws
 /// NotSupported for what has no code on a GPU: library functions, Scratch buffers beyond shared
-/// memory, contractions.
+/// memory, contractions. `form`: of all its nests.
 std::vector<GpuLaunch> emit_nvptx(llvm::Module& module, const Kernel& kernel,
-                                  const TargetInfo& target, std::string_view prefix);
+                                  const TargetInfo& target, std::string_view prefix,
+                                  const NestForm& form = {});
 
 }  // namespace ingot::codegen

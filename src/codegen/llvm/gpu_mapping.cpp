@@ -15,8 +15,8 @@ constexpr std::int64_t kRowBytes = 128;  // of rows that a thread keeps in regis
 
 class Mapper {
   public:
-    Mapper(const Kernel& kernel, const Nest& nest, IndexEmitter& index)
-        : kernel_(kernel), nest_(nest), index_(index) {}
+    Mapper(const Kernel& kernel, const Nest& nest, IndexEmitter& index, const NestForm& form)
+        : kernel_(kernel), nest_(nest), index_(index), form_(form) {}
 
     GpuMapping run() {
         GpuMapping m;
@@ -26,6 +26,7 @@ class Mapper {
             choose_row(m);
         else
             choose_points(m, columns ? kBusy / 4 : kBusy);
+        if (!m.rows && form_.threads != 0) m.threads = form_.threads;
         if (!m.rows && m.lanes == 1) choose_copies(m);
         return m;
     }
@@ -131,7 +132,8 @@ class Mapper {
             for (const Store& s : p.stores)
                 if (s.mode != StoreMode::Sum) see(s.buffer, s.offset);
         }
-        return std::clamp(kVectorBytes / widest, 1u, 8u);
+        return std::min(std::clamp(kVectorBytes / widest, 1u, 8u),
+                        form_.lanes != 0 ? form_.lanes : 8u);
     }
 
     void choose_points(GpuMapping& m, std::int64_t enough) {
@@ -142,7 +144,7 @@ class Mapper {
         const Loop& last = nest_.loops.back();
         for (unsigned lanes = most_lanes(false); lanes > 1; lanes /= 2) {
             if (!last.extent.is_constant() || last.extent.constant() % lanes != 0) continue;
-            if (points.constant() / lanes < enough) continue;
+            if (form_.lanes == 0 && points.constant() / lanes < enough) continue;
             const bool all = std::ranges::all_of(
                 nest_.phases, [&](const Phase& p) { return smooth(p, last.var, lanes); });
             if (!all) continue;
@@ -160,15 +162,17 @@ class Mapper {
             if (s.mask != kNone || s.mode != StoreMode::Write) return;
         const Expr points = extent_of(nest_.loops);
         if (!points.is_constant()) return;
-        for (unsigned n : {8u, 4u, 2u})
-            if (points.constant() % (m.threads * n) == 0 && points.constant() / n >= kBusy) {
+        for (unsigned n : {8u, 4u, 2u}) {
+            const bool wanted = form_.each != 0 ? n == form_.each : points.constant() / n >= kBusy;
+            if (points.constant() % (m.threads * n) == 0 && wanted) {
                 m.copies = n;
                 return;
             }
+        }
     }
 
     void choose_row(GpuMapping& m) {
-        m.threads = m.group = 256;
+        m.threads = m.group = form_.threads != 0 ? form_.threads : 256;
         // Only rows of one length, walked by one loop, are cut into pieces.
         std::int64_t row = 0;
         bool equal = true;
@@ -184,23 +188,26 @@ class Mapper {
         m.lanes = row_lanes(row);
         const std::int64_t pieces = row / m.lanes;
         if (pieces > kMostThreads) {
-            m.threads = m.group = 512;
+            m.threads = m.group = form_.threads != 0 ? form_.threads : 512;
             return;
         }
         m.single = true;
         m.pieces = pieces;
         const auto whole = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
         // A warp alone waits for nobody; several pieces of a thread are asked for at once.
-        const std::int64_t warp = whole(pieces, kWarp), few = pieces_in_registers(m.lanes);
+        const std::int64_t warp = whole(pieces, kWarp);
+        const std::int64_t few = form_.each != 0 ? form_.each : pieces_in_registers(m.lanes);
         if (warp <= (has_run() ? 1 : few)) {
             m.group = kWarp;
-            m.threads = 4 * kWarp;
+            m.threads = form_.threads != 0 ? form_.threads : 4 * kWarp;
             m.each = static_cast<unsigned>(warp);
             return;
         }
         if (!has_run())
-            m.each = static_cast<unsigned>(std::clamp<std::int64_t>(
-                whole(pieces, 4 * kWarp), 1, std::min<std::int64_t>(few, 4)));
+            m.each = static_cast<unsigned>(
+                form_.each != 0 ? few
+                                : std::clamp<std::int64_t>(whole(pieces, 4 * kWarp), 1,
+                                                           std::min<std::int64_t>(few, 4)));
         m.threads = m.group = static_cast<unsigned>(whole(whole(pieces, m.each), kWarp) * kWarp);
     }
 
@@ -241,6 +248,7 @@ class Mapper {
     const Kernel& kernel_;
     const Nest& nest_;
     IndexEmitter& index_;
+    const NestForm form_;
 };
 
 }  // namespace
@@ -251,8 +259,9 @@ Expr extent_of(const std::vector<Loop>& loops) {
     return n;
 }
 
-GpuMapping map_to_gpu(const Kernel& kernel, const Nest& nest, IndexEmitter& index) {
-    return Mapper(kernel, nest, index).run();
+GpuMapping map_to_gpu(const Kernel& kernel, const Nest& nest, IndexEmitter& index,
+                      const NestForm& form) {
+    return Mapper(kernel, nest, index, form).run();
 }
 
 }  // namespace ingot::codegen

@@ -9,6 +9,7 @@
 //   loops side by side, `lanes` at a time. `single`: each thread has at most `each` such pieces,
 //   which then stay in registers from phase to phase.
 #pragma once
+#include "codegen/gpu_forms.h"
 #include "codegen/llvm/emit_index.h"
 #include "schedule/nest.h"
 
@@ -32,6 +33,8 @@ constexpr unsigned kWarp = 32;
 /// The product of the loops' extents.
 Expr extent_of(const std::vector<Loop>& loops);
 
-GpuMapping map_to_gpu(const Kernel& kernel, const Nest& nest, IndexEmitter& index);
+/// `form` instead of what would be chosen, as far as the nest allows it.
+GpuMapping map_to_gpu(const Kernel& kernel, const Nest& nest, IndexEmitter& index,
+                      const NestForm& form = {});
 
 }  // namespace ingot::codegen

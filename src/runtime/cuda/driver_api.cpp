@@ -79,6 +79,26 @@ Loaded load_driver() {
                      bind(library, "cuGraphMemsetNodeGetParams", a.fill_node) &&
                      bind(library, "cuFuncGetParamInfo", a.function_parameter) &&
                      bind(library, "cuKernelGetFunction", a.kernel_function);
+    a.measures = bind(library, "cuThreadExchangeStreamCaptureMode", a.exchange_capture_mode) &&
+                 bind(library, "cuStreamCreate", a.stream_create) &&
+                 bind(library, "cuStreamDestroy_v2", a.stream_destroy) &&
+                 bind(library, "cuStreamSynchronize", a.stream_synchronize) &&
+                 bind(library, "cuEventCreate", a.event_create) &&
+                 bind(library, "cuEventDestroy_v2", a.event_destroy) &&
+                 bind(library, "cuEventRecord", a.event_record) &&
+                 bind(library, "cuEventElapsedTime", a.event_elapsed) &&
+                 bind(library, "cuMemGetInfo_v2", a.memory_info) &&
+                 bind(library, "cuMemAlloc_v2", a.memory_alloc) &&
+                 bind(library, "cuMemFree_v2", a.memory_free) &&
+                 bind(library, "cuMemcpyDtoDAsync_v2", a.copy) &&
+                 bind(library, "cuMemcpyHtoDAsync_v2", a.copy_in) &&
+                 bind(library, "cuMemsetD8Async", a.fill) &&
+                 bind(library, "cuStreamBeginCapture_v2", a.capture_begin) &&
+                 bind(library, "cuStreamEndCapture", a.capture_end) &&
+                 bind(library, "cuGraphInstantiateWithFlags", a.graph_instantiate) &&
+                 bind(library, "cuGraphLaunch", a.graph_launch) &&
+                 bind(library, "cuGraphDestroy", a.graph_destroy) &&
+                 bind(library, "cuGraphExecDestroy", a.graph_exec_destroy);
     if (const int result = a.init(0); result != 0) {
         const char* name = nullptr;
         a.error_name(result, &name);
@@ -93,6 +113,28 @@ const DriverApi& driver() {
     if (!loaded->why.empty()) throw NotSupported(loaded->why);
     return loaded->api;
 }
+
+}  // namespace
+
+namespace {
+
+/// While it lives, the calling thread may do what is refused to others while some thread records a
+/// graph and counts on nobody interfering: loading code does not.
+class RelaxedRecording {
+  public:
+    explicit RelaxedRecording(const DriverApi& api) : api_(api) {
+        if (api_.measures) api_.exchange_capture_mode(&mode_);
+    }
+    ~RelaxedRecording() {
+        if (api_.measures) api_.exchange_capture_mode(&mode_);
+    }
+    RelaxedRecording(const RelaxedRecording&) = delete;
+    RelaxedRecording& operator=(const RelaxedRecording&) = delete;
+
+  private:
+    const DriverApi& api_;
+    int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+};
 
 }  // namespace
 
@@ -162,6 +204,7 @@ void Gpu::make_current() const {
 
 std::shared_ptr<const Module> Gpu::load(std::span<const std::uint8_t> image) const {
     make_current();
+    const RelaxedRecording relaxed(api_);
     Handle module = nullptr;
     api_.require(api_.module_load(&module, image.data()), "loading a kernel");
     return std::make_shared<const Module>(api_, context_, module);

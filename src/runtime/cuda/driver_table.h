@@ -82,6 +82,28 @@ struct DriverApi {
     int (*fill_node)(Handle, FillNode*);
     int (*function_parameter)(Handle, std::size_t, std::size_t*, std::size_t*);
     int (*kernel_function)(Handle*, Handle);
+    // What measures work (gpu_lab.h); all of them, or measures is false.
+    bool measures;
+    int (*exchange_capture_mode)(int*);
+    int (*stream_create)(Handle*, unsigned);
+    int (*stream_destroy)(Handle);
+    int (*stream_synchronize)(Handle);
+    int (*event_create)(Handle*, unsigned);
+    int (*event_destroy)(Handle);
+    int (*event_record)(Handle, Handle);
+    int (*event_elapsed)(float*, Handle, Handle);
+    int (*memory_info)(std::size_t*, std::size_t*);
+    int (*memory_alloc)(std::uint64_t*, std::size_t);
+    int (*memory_free)(std::uint64_t);
+    int (*copy)(std::uint64_t, std::uint64_t, std::size_t, Handle);
+    int (*copy_in)(std::uint64_t, const void*, std::size_t, Handle);
+    int (*fill)(std::uint64_t, unsigned char, std::size_t, Handle);
+    int (*capture_begin)(Handle, int);
+    int (*capture_end)(Handle, Handle*);
+    int (*graph_instantiate)(Handle*, Handle, unsigned long long);
+    int (*graph_launch)(Handle, Handle);
+    int (*graph_destroy)(Handle);
+    int (*graph_exec_destroy)(Handle);
     int (*error_name)(int, const char**);
     int (*error_string)(int, const char**);
 

@@ -11,9 +11,11 @@
 #include "runtime/kernel_jobs.h"
 
 namespace ingot::runtime::cuda {
+
+const std::string_view kGpuKernelsVersion = "ingot gpu kernels 7";
+
 namespace {
 
-constexpr std::string_view kVersion = "ingot gpu kernels 7";
 constexpr std::string_view kTextVersion = "triton text 2";
 constexpr std::string_view kLaunches = "/launches", kRefusal = "/refusal";
 
@@ -69,7 +71,8 @@ codegen::TargetInfo gpu_target(int capability) {
     return codegen::target_named("sm_70");
 }
 
-PtxKernel emit_ptx(const codegen::Jit& jit, const Kernel& kernel, std::mutex* emitting) {
+PtxKernel emit_ptx(const codegen::Jit& jit, const Kernel& kernel, std::mutex* emitting,
+                   const std::optional<codegen::GpuForm>& form) {
     PtxKernel out;
     codegen::IrModule module = jit.make_module(kernel.name);
     // Profilers show it.
@@ -79,11 +82,18 @@ PtxKernel emit_ptx(const codegen::Jit& jit, const Kernel& kernel, std::mutex* em
     {
         std::unique_lock<std::mutex> turn;
         if (emitting != nullptr) turn = std::unique_lock(*emitting);
-        if (kernel.contraction)
+        if (kernel.contraction) {
+            const auto* tile = form ? std::get_if<codegen::ProductTile>(&*form) : nullptr;
+            const std::string symbol = name + "_0";
             out.launches = {
-                codegen::emit_gpu_product(*module.module, kernel, jit.target(), name + "_0")};
-        else
-            out.launches = codegen::emit_nvptx(*module.module, kernel, jit.target(), name);
+                tile != nullptr
+                    ? codegen::emit_gpu_product(*module.module, kernel, jit.target(), symbol, *tile)
+                    : codegen::emit_gpu_product(*module.module, kernel, jit.target(), symbol)};
+        } else {
+            const auto* nest = form ? std::get_if<codegen::NestForm>(&*form) : nullptr;
+            out.launches = codegen::emit_nvptx(*module.module, kernel, jit.target(), name,
+                                               nest != nullptr ? *nest : codegen::NestForm{});
+        }
     }
     out.ptx = jit.assembly(std::move(module));
     return out;
@@ -96,14 +106,32 @@ struct GpuLoader::Job : KernelJob {
     std::vector<std::shared_ptr<const Module>> modules;  // by image
     std::vector<ImageLaunch> emitted;
     std::string refusal;
+    std::optional<codegen::GpuForm> form;
 };
+
+// A kernel of another form is another kernel, and so is a plan's pack with one.
+void GpuLoader::set_forms(std::vector<Job>& jobs, const codegen::GpuFormLookup& forms,
+                          std::string& pack_key) {
+    std::string all;
+    for (Job& job : jobs) {
+        job.form = codegen::form_of(*job.kernel, job.text, forms);
+        if (!job.form || *job.form == codegen::GpuForm(codegen::NestForm{})) continue;
+        const std::string form = codegen::to_string(*job.form);
+        const std::string_view parts[] = {job.key, form};
+        job.key = content_key(parts);
+        all += job.key;
+    }
+    if (all.empty()) return;
+    const std::string_view parts[] = {pack_key, all};
+    pack_key = content_key(parts);
+}
 
 GpuLoader::GpuLoader(std::shared_ptr<const Gpu> gpu, DiskCache& cache)
     : gpu_(std::move(gpu)), jit_(gpu_target(gpu_->capability())), cache_(cache) {}
 
 void GpuLoader::compile_one(Job& job) const {
     try {
-        PtxKernel k = emit_ptx(jit_, *job.kernel, &emitting_);
+        PtxKernel k = emit_ptx(jit_, *job.kernel, &emitting_, job.form);
         for (GpuLaunch& l : k.launches) job.emitted.push_back({std::move(l), 0});
         job.images.push_back(assemble(*gpu_, k.ptx));
         job.modules.push_back(gpu_->load(job.images.back()));
@@ -223,11 +251,13 @@ void GpuLoader::store(const std::vector<Job>& jobs, const std::string& pack_key)
 std::vector<KernelLaunches> GpuLoader::load(const Plan& plan, const TextCompiler* text, int threads,
                                             const InterruptCheck& interrupted,
                                             CompileReport& report,
-                                            std::vector<std::shared_ptr<const void>>& code) {
+                                            std::vector<std::shared_ptr<const void>>& code,
+                                            const codegen::GpuFormLookup& forms) {
     std::string target = jit_.cache_key() + "/sm_" + std::to_string(gpu_->capability());
     if (text != nullptr) target += "/" + std::string(kTextVersion) + "/" + text->version();
     std::vector<Job> jobs(plan.kernels.size());
-    const std::string pack_key = set_keys(pointers(jobs), plan, kVersion, target);
+    std::string pack_key = set_keys(pointers(jobs), plan, kGpuKernelsVersion, target);
+    if (forms) set_forms(jobs, forms, pack_key);
     {
         std::lock_guard lock(mutex_);
         report.from_process += take_loaded(jobs, loaded_);

@@ -5,9 +5,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "codegen/gpu_forms.h"
 #include "codegen/llvm/jit.h"
 #include "runtime/cache.h"
 #include "runtime/cuda/driver_api.h"
@@ -27,8 +30,12 @@ struct PtxKernel {
     std::string ptx;
     std::vector<GpuLaunch> launches;
 };
-/// `emitting`, if given, is held while expressions are made.
-PtxKernel emit_ptx(const codegen::Jit& jit, const Kernel& kernel, std::mutex* emitting = nullptr);
+/// `emitting`, if given, is held while expressions are made. `form`: instead of the model's.
+PtxKernel emit_ptx(const codegen::Jit& jit, const Kernel& kernel, std::mutex* emitting = nullptr,
+                   const std::optional<codegen::GpuForm>& form = {});
+
+/// What the meaning of a GPU's kernels, and of the forms found for them, hangs on.
+extern const std::string_view kGpuKernelsVersion;
 
 class GpuLoader {
   public:
@@ -38,13 +45,17 @@ class GpuLoader {
     const codegen::Jit& jit() const { return jit_; }
     const std::shared_ptr<const Gpu>& gpu() const { return gpu_; }
     /// The code of every kernel of the plan, in order; what keeps it alive is added to `code`. With
-    /// `text` it comes from there where possible.
+    /// `text` it comes from there where possible. `forms`: of kernels that shall have another one
+    /// than the model's.
     std::vector<KernelLaunches> load(const Plan& plan, const TextCompiler* text, int threads,
                                      const InterruptCheck& interrupted, CompileReport& report,
-                                     std::vector<std::shared_ptr<const void>>& code);
+                                     std::vector<std::shared_ptr<const void>>& code,
+                                     const codegen::GpuFormLookup& forms = {});
 
   private:
     struct Job;
+    static void set_forms(std::vector<Job>& jobs, const codegen::GpuFormLookup& forms,
+                          std::string& pack_key);
     void take_from_disk(std::vector<Job>& jobs, const std::string& pack_key, CompileReport& report);
     void compile_one(Job& job) const;
     void compile_text(std::vector<Job>& jobs, const TextCompiler& text, int threads) const;
