@@ -70,14 +70,18 @@ Step Evaluator::copy_free_vars(int count) {
 }
 
 Step Evaluator::load_deref(int slot) {
-    PyObject* value = PyCell_GET(local(slot));
-    if (value == nullptr) return unbound_cell(slot);
-    if (observer_ != nullptr) {
+    if (observer_ != nullptr) {  // that it is unbound is a thing to be seen, too
         PyObject* result = nullptr;
-        bool done = perform({Operation::read_cell, slot, {&local(slot), 1}, slot_name(slot)},
-                            &result, [&] { return Py_XNewRef(PyCell_GET(local(slot))); });
+        bool done =
+            perform({Operation::read_cell, slot, {&local(slot), 1}, slot_name(slot)}, &result, [&] {
+                PyObject* value = PyCell_GET(local(slot));
+                if (value == nullptr) (void)unbound_cell(slot);
+                return Py_XNewRef(value);
+            });
         return push_result(done, result);
     }
+    PyObject* value = PyCell_GET(local(slot));
+    if (value == nullptr) return unbound_cell(slot);
     push(Py_NewRef(value));
     return Step::next;
 }
@@ -98,9 +102,12 @@ Step Evaluator::store_deref(int slot) {
 
 Step Evaluator::delete_deref(int slot) {
     PyObject* cell = local(slot);
-    if (PyCell_GET(cell) == nullptr) return unbound_cell(slot);
     if (!perform_effect({Operation::delete_cell, slot, {&cell, 1}, slot_name(slot)}, [&] {
             PyObject* old = PyCell_GET(cell);
+            if (old == nullptr) {
+                (void)unbound_cell(slot);
+                return false;
+            }
             PyCell_SET(cell, nullptr);
             Py_XDECREF(old);
             return true;
