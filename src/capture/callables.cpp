@@ -124,7 +124,22 @@ const Table& method_kinds() {
              "set.__iand__",
              "set.intersection_update",
              "set.difference_update",
-             "set.symmetric_difference_update"});
+             "set.symmetric_difference_update",
+             "collections.deque.append",
+             "collections.deque.appendleft",
+             "collections.deque.extend",
+             "collections.deque.extendleft",
+             "collections.deque.insert",
+             "collections.deque.pop",
+             "collections.deque.popleft",
+             "collections.deque.remove",
+             "collections.deque.clear",
+             "collections.deque.reverse",
+             "collections.deque.rotate",
+             "collections.deque.__setitem__",
+             "collections.deque.__delitem__",
+             "collections.deque.__iadd__",
+             "collections.deque.__imul__"});
         put(t, CallKind::GetItem,
             {"dict.get", "dict.__getitem__", "dict.__contains__", "list.__getitem__",
              "tuple.__getitem__", "mappingproxy.get"});

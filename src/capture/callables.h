@@ -25,7 +25,7 @@ enum class CallKind : std::uint8_t {
     Modes,    // sets a mode of PyTorch: followed through Modes
     Vars,     // vars(object)
     State,    // gives what is in an object (pickling, copying)
-    Cached,   // functools.lru_cache: taken as the pure function it claims to be
+    Cached,   // functools.lru_cache: called unrecorded, and again by the guards
     Warning,  // warnings.warn: repeated at each replay
     Frames,   // looks at the frames that run: only CPython does that
 };

@@ -373,8 +373,8 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
                 // A method that changes an object of C code from outside is not known here.
                 const Known* k = world_->find(o);
                 if (k != nullptr && o == self && !PyDict_Check(o) && !PyList_Check(o) &&
-                    !PyTuple_Check(o) && !PyAnySet_Check(o) && !is_immutable_c_object(o) &&
-                    !has_python_layout(Py_TYPE(o)))
+                    !PyTuple_Check(o) && !PyAnySet_Check(o) && !is_deque(o) &&
+                    !is_immutable_c_object(o) && !has_python_layout(Py_TYPE(o)))
                     throw Puzzle("a call of " + c.name + " of an outside object");
             }
             if (c.name == "isinstance" || c.name == "issubclass" || c.name == "callable")
@@ -393,14 +393,7 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
         case CallKind::Modes:
             return Verdict::run;
         case CallKind::Cached:
-            for (PyObject* o : all) {
-                const Known* k = world_->find(o);
-                if (is_tensor(o) || (k != nullptr && k->dynamic()))
-                    throw Puzzle("a cached function of objects that may change");
-            }
-            if (!can_perform(event)) return carried(frame, event, result);
-            *result = perform_unobserved(event);  // whatever it reads, the next call gets the same
-            return *result == nullptr ? Verdict::raise : finish_result(event, result);
+            return on_cached_function(event, callable, all, result);
         case CallKind::Mutator:
             if (self == nullptr && !all.empty()) self = all[0];
             if (self == nullptr) throw Puzzle("a call of " + c.name);
@@ -419,15 +412,17 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
                 return v == Verdict::run || v == Verdict::handled ? carried(frame, event, result)
                                                                   : v;
             }
-            world_->read_attribute(all[0], all[1]);
+            world_->read_attribute(all[0], all[1], c.name.ends_with(".__getattribute__"));
             return Verdict::run;
         case CallKind::SetAttr: {
             if (all.size() < 2 || !PyUnicode_Check(all[1])) throw Puzzle("a call of " + c.name);
             PyObject* operands[] = {all[0], all.size() > 2 ? all[2] : nullptr};
-            Event store{Operation::store_attribute, 0, operands, all[1], nullptr};
+            const Operation operation =
+                c.name == "delattr" ? Operation::delete_attribute : Operation::store_attribute;
+            Event store{operation, 0, operands, all[1], nullptr};
             if (c.name.starts_with("object.")) {
                 if (is_tensor(all[0])) throw Puzzle("a call of " + c.name);
-                world_->write_attribute(all[0], all[1]);
+                world_->write_attribute(all[0], all[1], c.name.ends_with("delattr__"));
             } else {
                 on_store(store);
             }
@@ -440,7 +435,8 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             return Verdict::run;
         case CallKind::SetItem:
             if (all.size() < 2 || !PyDict_Check(all[0])) throw Puzzle("a call of " + c.name);
-            if (world_->find(all[0]) != nullptr) world_->write_dict(all[0], all[1]);
+            if (world_->find(all[0]) != nullptr)
+                world_->write_dict(all[0], all[1], c.name.ends_with("__delitem__"));
             return Verdict::run;
         case CallKind::State: {
             static PyObject* const name = PyUnicode_InternFromString("__dict__");

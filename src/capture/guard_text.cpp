@@ -70,6 +70,10 @@ std::string GuardSet::path(std::int32_t index) const {
             return path(p.parent) + ".grad";
         case Reach::Variable:
             return "a context variable";
+        case Reach::ThreadDict:
+            return path(p.parent) + ".__dict__";
+        case Reach::CachedResult:
+            return "the cached result of " + text_of_value(p.key.get());
         case Reach::Contents:
             return path(p.parent) + ".cell_contents";
         case Reach::Lookup:
@@ -130,6 +134,7 @@ std::vector<std::string> GuardSet::sentences() const {
             std::string("code and defaults of ") +
             PyUnicode_AsUTF8(reinterpret_cast<PyFunctionObject*>(f.function.get())->func_qualname));
     for (const PinnedPointer& p : pointers) out.push_back(demand(path(p.place), p.read.demand));
+    for (const CachedCall& c : cached_calls) out.push_back(demand(path(c.place), c.read.demand));
     if (sizes_ != nullptr)
         for (std::string& text : sizes_->sentences()) out.push_back(std::move(text));
     for (std::string& text : floats.sentences()) out.push_back(std::move(text));
@@ -139,6 +144,7 @@ std::vector<std::string> GuardSet::sentences() const {
 int GuardSet::traverse(visitproc visit, void* arg) const {
     const auto demand = [&](const Demand& d) {
         Py_VISIT(d.expected.get());
+        Py_VISIT(d.most.get());
         return 0;
     };
     const auto read = [&](const PinnedRead& r) {
@@ -178,7 +184,13 @@ int GuardSet::traverse(visitproc visit, void* arg) const {
     }
     for (const PinnedTensor& t : tensors) Py_VISIT(t.tensor.get());
     for (const Relation& r : relations) Py_VISIT(r.object.get());
-    return 0;
+    for (const CachedCall& c : cached_calls) {
+        Py_VISIT(c.callable.get());
+        Py_VISIT(c.arguments.get());
+        Py_VISIT(c.names.get());
+        if (int r = read(c.read)) return r;
+    }
+    return changed.traverse(visit, arg);
 }
 
 }  // namespace ingot::capture

@@ -9,6 +9,7 @@
 #include "capture/dict_version.h"
 #include "capture/guard_text.h"
 #include "capture/histories.h"
+#include "capture/objects.h"
 #include "capture/warnings.h"
 
 namespace ingot::capture {
@@ -174,6 +175,10 @@ Demand demand_for(PyObject* value, bool dynamic) {
         if (PyTuple_Check(value) || PyList_CheckExact(value)) {
             d.check = Check::Sized;
             d.length = Py_SIZE(value);
+        } else if (is_deque(value)) {
+            d.check = Check::Sized;
+            d.length = Py_SIZE(value);
+            d.most = most_of_deque(value);
         }
         d.expected = Ref::borrow(reinterpret_cast<PyObject*>(type));
     }
@@ -191,7 +196,8 @@ bool Demand::holds(PyObject* value) const {
             return reinterpret_cast<PyObject*>(Py_TYPE(value)) == expected.get();
         case Check::Sized:
             return reinterpret_cast<PyObject*>(Py_TYPE(value)) == expected.get() &&
-                   Py_SIZE(value) == length;
+                   Py_SIZE(value) == length &&
+                   (!most || equal_constants(most_of_deque(value).get(), most.get()));
         case Check::Tensor:
             return tensor->holds(value);
         case Check::Absent:
@@ -395,6 +401,20 @@ bool GuardSet::check_pinned(std::string* failure) {
     return true;
 }
 
+/// An answer from the cache runs no Python; another is what eager would have computed here.
+bool GuardSet::repeat_cached_calls(std::string* failure) {
+    for (CachedCall& c : cached_calls) {
+        const Ref result =
+            Ref::steal(PyObject_Call(c.callable.get(), c.arguments.get(), c.names.get()));
+        if (!result) PyErr_Clear();
+        if (!take(c.read, result.get())) {
+            say(failure, *this, c.place, c.read.demand.difference(result.get()));
+            return false;
+        }
+    }
+    return true;
+}
+
 bool GuardSet::check(std::span<PyObject* const> slots, Values& values, std::string* failure) {
     const Modes now = Modes::now();
     if (now != modes) {
@@ -422,8 +442,9 @@ bool GuardSet::check(std::span<PyObject* const> slots, Values& values, std::stri
                 value = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(parent) + n.index);
                 break;
             case Reach::Item:
-                value = PyTuple_Check(parent) ? PyTuple_GET_ITEM(parent, n.index)
-                                              : PyList_GET_ITEM(parent, n.index);
+                value = PyTuple_Check(parent)  ? PyTuple_GET_ITEM(parent, n.index)
+                        : PyList_Check(parent) ? PyList_GET_ITEM(parent, n.index)
+                                               : item_of_deque(parent, n.index);
                 break;
             case Reach::Contents:
                 value = PyCell_GET(parent);
@@ -444,7 +465,11 @@ bool GuardSet::check(std::span<PyObject* const> slots, Values& values, std::stri
                                       : tensors[static_cast<std::size_t>(n.index)].tensor.get());
                 value = gradient.get();
                 break;
+            case Reach::ThreadDict:
+                value = dict_of_thread(parent);
+                break;
             case Reach::Lookup:
+            case Reach::CachedResult:
                 break;
         }
         if (!n.demand.holds(value)) {
@@ -462,10 +487,15 @@ bool GuardSet::check(std::span<PyObject* const> slots, Values& values, std::stri
             return false;
         }
     }
+    if (!changed.holds(values.all())) {
+        if (failure != nullptr) *failure = "an object that is changed is another one of the call";
+        return false;
+    }
     return check_pinned(failure) &&
            (sizes_ == nullptr || sizes_->check(values.all(), values.symbols, failure)) &&
            (floats.empty() ||
-            floats.check(values.all(), sizes_.get(), values.symbols, values.floats, failure));
+            floats.check(values.all(), sizes_.get(), values.symbols, values.floats, failure)) &&
+           (cached_calls.empty() || repeat_cached_calls(failure));
 }
 
 }  // namespace ingot::capture

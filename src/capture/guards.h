@@ -10,7 +10,9 @@
 // When a pinned container did change, each read of it that was recorded is checked by itself; if
 // all still hold, the new version is remembered.
 //
-// Cost of a check: 1 to 2 ns a pinned container, 5 to 20 ns a node. No Python code runs.
+// Cost of a check: 1 to 2 ns a pinned container, 5 to 20 ns a node. No Python code runs, but that
+// of a function under functools.lru_cache which has forgotten its result and of a `threading.local`
+// that is new in a thread, where eager would run it, too.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <Python.h>
@@ -23,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "capture/changed_objects.h"
 #include "capture/float_guards.h"
 #include "capture/modes.h"
 #include "capture/ref.h"
@@ -43,6 +46,8 @@ enum class Reach : std::uint8_t {
     Itself,        // the parent itself (a second demand on it)
     Variable,      // the value of the context variable `key`
     Gradient,      // of the parent, or of the pinned tensor `index`; None if there is none
+    ThreadDict,    // what a `threading.local` holds in the thread that asks
+    CachedResult,  // what a function of functools.lru_cache gives
 };
 
 /// Where a known object was found, for paths and messages.
@@ -57,7 +62,7 @@ enum class Check : std::uint8_t {
     Identity,  // the very object
     Equal,     // same exact type and value
     Type,      // same exact type
-    Sized,     // same exact type (tuple, list) and length
+    Sized,     // same exact type (tuple, list, deque) and length, and `maxlen` of a deque
     Tensor,    // same Python type and metadata
     Absent,    // nothing is there
     Keys,      // a dict with the keys of the tuple `expected`, in this order
@@ -88,6 +93,7 @@ struct Demand {
     Check check = Check::Identity;
     Ref expected;  // the object seen; for Type and Sized its type
     Py_ssize_t length = 0;
+    Ref most;  // of a deque: its `maxlen`
     std::unique_ptr<TensorFacts> tensor;
 
     bool holds(PyObject* value) const;
@@ -151,6 +157,13 @@ struct PinnedTensor {
     std::int32_t place = -1;
     bool fixed = false;  // which tensor it is decided something
 };
+/// A call of a function under functools.lru_cache. The guard makes it again, as eager does: whether
+/// it is answered from the cache, and by what, is then as in eager.
+struct CachedCall {
+    Ref callable, arguments, names;  // a tuple; a dict or none
+    PinnedRead read;
+    std::int32_t place = -1;
+};
 /// Two dynamic objects are the same or not; second may be a pinned object instead.
 struct Relation {
     std::int32_t first = -1, second = -1;
@@ -192,6 +205,8 @@ class GuardSet {
     std::vector<PinnedPointer> pointers;
     std::vector<PinnedTensor> tensors;
     std::vector<Relation> relations;
+    ChangedObjects changed;
+    std::vector<CachedCall> cached_calls;  // made again in this order, once all else holds
     std::optional<unsigned long long> registrations;  // if an abstract base class gave an answer
     Ref warning_filters;                              // a tuple, if a warning was given
     Modes modes;
@@ -222,6 +237,7 @@ class GuardSet {
     bool recheck(PinnedFunction& function, std::string* failure);
     bool recheck(PinnedPointer& pointer, std::string* failure);
     bool take(PinnedRead& read, PyObject* value);
+    bool repeat_cached_calls(std::string* failure);
 };
 
 /// The attribute `grad` of a tensor: None where there is none.

@@ -36,6 +36,16 @@ bool is_operator_tag(PyObject* o) {
     return type != nullptr && Py_TYPE(o) == type;
 }
 
+PyTypeObject* deque_class() {
+    static PyTypeObject* const type = imported("collections", "deque");
+    return type;
+}
+
+PyTypeObject* local_class() {
+    static PyTypeObject* const type = imported("_thread", "_local");
+    return type;
+}
+
 PyObject* special(PyTypeObject* type, const char* name) {
     Ref text = Ref::steal(PyUnicode_InternFromString(name));
     return text ? _PyType_Lookup(type, text.get()) : nullptr;
@@ -118,6 +128,33 @@ PyObject* python_object(const at::Tensor& t) {
     return t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
 }
 
+bool is_deque(PyObject* o) { return o != nullptr && Py_TYPE(o) == deque_class(); }
+
+PyObject* item_of_deque(PyObject* deque, Py_ssize_t index) {
+    const Ref item = Ref::steal(PySequence_GetItem(deque, index));
+    if (!item) PyErr_Clear();
+    return item.get();
+}
+
+Ref most_of_deque(PyObject* deque) {
+    static PyObject* const name = PyUnicode_InternFromString("maxlen");
+    Ref most = Ref::steal(PyObject_GetAttr(deque, name));
+    if (!most) PyErr_Clear();
+    return most;
+}
+
+bool is_local_of_threads(PyTypeObject* type) {
+    return local_class() != nullptr && PyType_IsSubtype(type, local_class()) &&
+           type->tp_getattro == local_class()->tp_getattro;
+}
+
+PyObject* dict_of_thread(PyObject* local) {
+    static PyObject* const name = PyUnicode_InternFromString("__dict__");
+    const Ref dict = Ref::steal(PyObject_GetAttr(local, name));
+    if (!dict) PyErr_Clear();
+    return dict.get();
+}
+
 bool any_tensor(std::span<PyObject* const> objects, int depth) {
     for (PyObject* o : objects) {
         if (o == nullptr) continue;
@@ -125,6 +162,10 @@ bool any_tensor(std::span<PyObject* const> objects, int depth) {
         if (depth > 0 && (PyTuple_Check(o) || PyList_Check(o)) &&
             any_tensor({PySequence_Fast_ITEMS(o), static_cast<std::size_t>(Py_SIZE(o))}, depth - 1))
             return true;
+        for (Py_ssize_t i = 0; depth > 0 && is_deque(o) && i < Py_SIZE(o); ++i) {
+            PyObject* const item = item_of_deque(o, i);
+            if (any_tensor({&item, 1}, depth - 1)) return true;
+        }
     }
     return false;
 }

@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 
+#include "capture/ref.h"
+
 namespace ingot::capture {
 
 /// torch.Tensor or a subclass. Unlike PyTorch's own question it never runs Python code, so that it
@@ -39,6 +41,15 @@ bool is_python_callable(PyObject* object);
 bool is_generator(PyObject* object);
 /// A `map` or `filter` whose items C code only hands on to Python code.
 bool hands_to_python(PyObject* object);
+/// A `collections.deque`, not of a subclass; its item (borrowed) and its `maxlen`.
+bool is_deque(PyObject* object);
+PyObject* item_of_deque(PyObject* deque, Py_ssize_t index);
+Ref most_of_deque(PyObject* deque);
+/// A class derived from `threading.local` whose attributes are found as that finds them.
+bool is_local_of_threads(PyTypeObject* type);
+/// What such an object holds in this thread (borrowed: the thread holds it); the first time in a
+/// thread makes it. nullptr where that fails.
+PyObject* dict_of_thread(PyObject* local);
 /// torch.nn.Module.
 PyTypeObject* module_class();
 

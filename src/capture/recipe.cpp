@@ -29,12 +29,26 @@ PyTypeObject* layout_of(PyTypeObject* type) {
     return type;
 }
 
+/// The beginning of CPython's iterators over dicts, which `__reduce__` would turn into ones over
+/// lists, blind to changes of the dict.
+struct DictIterator {
+    PyObject ob_base;
+    PyObject* dict;  // none: it is at its end
+    Py_ssize_t used;
+    Py_ssize_t position;
+    PyObject* result;
+    Py_ssize_t left;
+};
+bool is_dict_iterator(PyObject* o) {
+    PyTypeObject* t = Py_TYPE(o);
+    return t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type;
+}
+
 bool is_iterator_with_reduce(PyObject* o) {
     PyTypeObject* t = Py_TYPE(o);
     return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type ||
            t == &PyEnum_Type || t == &PyZip_Type || t == &PyReversed_Type || t == &PyMap_Type ||
-           t == &PyFilter_Type || t == &PyListRevIter_Type || t == &PyDictIterKey_Type ||
-           t == &PyDictIterValue_Type || t == &PyDictIterItem_Type;
+           t == &PyFilter_Type || t == &PyListRevIter_Type || is_dict_iterator(o);
 }
 
 [[noreturn]] void refuse(PyObject* o) {
@@ -129,6 +143,19 @@ std::int32_t RecipeBuilder::function(PyObject* o) {
 }
 
 std::int32_t RecipeBuilder::iterator(PyObject* o) {
+    if (is_dict_iterator(o)) {
+        // One that has met a change of its dict's size raises: it cannot be made again.
+        const auto* it = reinterpret_cast<const DictIterator*>(o);
+        if (it->dict != nullptr && it->used != PyDict_GET_SIZE(it->dict)) refuse(o);
+        if (it->dict != nullptr) {
+            const std::int32_t dict = add(it->dict);
+            return emit({Make::DictIterator,
+                         -1,
+                         it->used - it->left,
+                         Ref::borrow(reinterpret_cast<PyObject*>(Py_TYPE(o))),
+                         {dict}});
+        }
+    }
     Ref reduced = Ref::steal(PyObject_CallMethod(o, "__reduce__", nullptr));
     if (!reduced || !PyTuple_Check(reduced.get())) {
         PyErr_Clear();
@@ -139,6 +166,20 @@ std::int32_t RecipeBuilder::iterator(PyObject* o) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(reduced.get()) && i < 3; ++i)
         parts.push_back(add(PyTuple_GET_ITEM(reduced.get(), i)));
     return emit({Make::Reduced, -1, 0, {}, std::move(parts)});
+}
+
+std::int32_t RecipeBuilder::deque(PyObject* o) {
+    const Ref arguments = Ref::steal(Py_BuildValue("(()O)", most_of_deque(o).get()));
+    if (!arguments) refuse(o);
+    const std::int32_t type =
+        emit({Make::Constant, -1, 0, Ref::borrow(reinterpret_cast<PyObject*>(Py_TYPE(o)))});
+    const std::int32_t empty = emit({Make::Constant, -1, 0, arguments});
+    const std::int32_t at = emit({Make::Reduced, -1, 0, {}, {type, empty}});
+    made_[o] = at;
+    Instruction fill{Make::FillList, at};
+    for (Py_ssize_t i = 0; i < Py_SIZE(o); ++i) fill.parts.push_back(add(item_of_deque(o, i)));
+    emit(std::move(fill));
+    return at;
 }
 
 void RecipeBuilder::fill_vars(PyObject* o, std::int32_t at) {
@@ -248,6 +289,7 @@ std::int32_t RecipeBuilder::fresh(PyObject* o) {
         const std::int32_t a = add(s->start), b = add(s->stop), c = add(s->step);
         return emit({Make::Slice, -1, 0, {}, {a, b, c}});
     }
+    if (is_deque(o)) return deque(o);
     if (PyFrozenSet_CheckExact(o)) {
         std::vector<std::int32_t> parts;
         Ref items = Ref::steal(PySequence_List(o));
@@ -337,6 +379,19 @@ struct Worker {
         return done ? made.release() : nullptr;
     }
 
+    PyObject* make_dict_iterator(const Instruction& i) const {
+        auto* type = reinterpret_cast<PyTypeObject*>(i.object.get());
+        const char* view = type == &PyDictIterKey_Type     ? "keys"
+                           : type == &PyDictIterValue_Type ? "values"
+                                                           : "items";
+        const Ref all = Ref::steal(
+            PyObject_CallMethod(reinterpret_cast<PyObject*>(&PyDict_Type), view, "O", part(i, 0)));
+        Ref made = all ? Ref::steal(PyObject_GetIter(all.get())) : Ref();
+        for (Py_ssize_t n = 0; made && n < i.offset; ++n)
+            if (!Ref::steal(PyIter_Next(made.get()))) break;
+        return made.release();
+    }
+
     PyObject* create(const Instruction& i) const {
         switch (i.make) {
             case Make::Constant:
@@ -374,6 +429,8 @@ struct Worker {
                 return make_function(i);
             case Make::Reduced:
                 return make_reduced(i);
+            case Make::DictIterator:
+                return make_dict_iterator(i);
             default:
                 return nullptr;
         }
@@ -385,8 +442,30 @@ struct Worker {
         return true;
     }
 
+    /// Of a dict of any class, whatever that makes of it.
+    static bool set_item(PyObject* dict, PyObject* key, PyObject* value) {
+        return (PyODict_Check(dict) ? PyODict_SetItem(dict, key, value)
+                                    : PyDict_SetItem(dict, key, value)) == 0;
+    }
+    /// It may be gone: two keys that are equal are written one by one.
+    static bool delete_item(PyObject* dict, PyObject* key) {
+        const int found = PyDict_Contains(dict, key);
+        if (found <= 0) return found == 0;
+        return (PyODict_Check(dict) ? PyODict_DelItem(dict, key) : PyDict_DelItem(dict, key)) == 0;
+    }
+
+    static bool append(PyObject* o, PyObject* item) {
+        if (PyList_Check(o)) return PyList_Append(o, item) == 0;
+        return static_cast<bool>(Ref::steal(PyObject_CallMethod(o, "append", "O", item)));
+    }
+
     bool rewrite(PyObject* o, PyObject* contents) const {
         if (PyList_Check(o)) return PyList_SetSlice(o, 0, PyList_GET_SIZE(o), contents) == 0;
+        if (is_deque(o)) {
+            const Ref cleared = Ref::steal(PyObject_CallMethod(o, "clear", nullptr));
+            return cleared &&
+                   static_cast<bool>(Ref::steal(PyObject_CallMethod(o, "extend", "O", contents)));
+        }
         if (PyDict_Check(o)) {
             PyDict_Clear(o);
             return PyDict_Update(o, contents) == 0;
@@ -401,7 +480,7 @@ struct Worker {
         switch (i.make) {
             case Make::FillList:
                 for (std::size_t n = 0; n < i.parts.size(); ++n)
-                    if (PyList_Append(o, part(i, n)) != 0) return false;
+                    if (!append(o, part(i, n))) return false;
                 return true;
             case Make::FillDict:
                 if (PyODict_Check(o))
@@ -426,8 +505,10 @@ struct Worker {
                        });
             }
             case Make::SetItem:
-                return part(i, 1) != nullptr ? PyDict_SetItem(o, part(i, 0), part(i, 1)) == 0
-                                             : PyDict_DelItem(o, part(i, 0)) == 0;
+                if (part(i, 1) != nullptr) return set_item(o, part(i, 0), part(i, 1));
+                return delete_item(o, part(i, 0));
+            case Make::SetLast:
+                return delete_item(o, part(i, 0)) && set_item(o, part(i, 0), part(i, 1));
             case Make::SetAttribute:
                 if (PyCell_Check(o)) return PyCell_Set(o, part(i, 1)) == 0;
                 return PyObject_GenericSetAttr(o, part(i, 0), part(i, 1)) == 0;

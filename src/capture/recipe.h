@@ -29,27 +29,28 @@ class NoRecipe : public std::runtime_error {
 };
 
 enum class Make : std::uint8_t {
-    Constant,   // `object`
-    Node,       // dynamic object `index`
-    Tensor,     // pinned tensor `index`, as it is now
-    Output,     // output `index` of the graph
-    Number,     // integer `index` of those that the sizes' guards compute
-    Float,      // float `index` of those that the guards of floats compute
-    Nothing,    // no object (an unbound local)
-    Tuple,      // of `parts`; `object`: the type
-    List,       // empty, of type `object`; filled later
-    Dict,       // empty, of type `object`; filled later
-    Set,        // of type `object`, filled later
-    FrozenSet,  // of `parts`
-    Slice,      // of three parts
-    Method,     // function, self
-    Bound,      // attribute `object` of parts[0] (a built-in method)
-    Cell,       // empty; filled later
-    Function,   // code, globals, closure tuple, defaults, keyword defaults, name, qualname
-    Object,     // empty, of type `object`; filled later
-    Reduced,    // parts[0](*parts[1]), state parts[2] if given
+    Constant,      // `object`
+    Node,          // dynamic object `index`
+    Tensor,        // pinned tensor `index`, as it is now
+    Output,        // output `index` of the graph
+    Number,        // integer `index` of those that the sizes' guards compute
+    Float,         // float `index` of those that the guards of floats compute
+    Nothing,       // no object (an unbound local)
+    Tuple,         // of `parts`; `object`: the type
+    List,          // empty, of type `object`; filled later
+    Dict,          // empty, of type `object`; filled later
+    Set,           // of type `object`, filled later
+    FrozenSet,     // of `parts`
+    Slice,         // of three parts
+    Method,        // function, self
+    Bound,         // attribute `object` of parts[0] (a built-in method)
+    Cell,          // empty; filled later
+    Function,      // code, globals, closure tuple, defaults, keyword defaults, name, qualname
+    Object,        // empty, of type `object`; filled later
+    Reduced,       // parts[0](*parts[1]), state parts[2] if given
+    DictIterator,  // of type `object` over the dict parts[0], `offset` items on
     // Filling what is there: register `index`.
-    FillList,    // extend by parts
+    FillList,    // extend a list or deque by parts
     FillDict,    // parts: key, value, ...
     FillSet,     // add parts
     FillCell,    // parts[0]
@@ -57,8 +58,9 @@ enum class Make : std::uint8_t {
     FillVars,    // instance dictionary: parts: key, value, ...
     // Effects on outside objects.
     SetItem,       // dict register index: parts[0] = parts[1]; parts[1] absent: delete
+    SetLast,       // likewise, at the end of the dict
     SetAttribute,  // object register index: parts[0] = parts[1] (generic), or delete
-    Rewrite,       // list, dict or set register index gets the contents of parts[0]
+    Rewrite,       // list, dict, set or deque register index gets the contents of parts[0]
     Call,          // register index is called with the arguments of the tuple parts[0]
 };
 
@@ -114,6 +116,7 @@ class RecipeBuilder {
     std::int32_t tuple(PyObject* object);
     std::int32_t function(PyObject* object);
     std::int32_t iterator(PyObject* object);
+    std::int32_t deque(PyObject* object);
     void fill_vars(PyObject* object, std::int32_t at);
     std::vector<std::int32_t> add_pairs(PyObject* dict);
 

@@ -385,6 +385,8 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
         case Operation::exit_context:
             return Verdict::run;
         case Operation::match_class:
+            read_class_pattern(event);
+            return Verdict::run;
         case Operation::match_keys:
         case Operation::match_kind:
             for (PyObject* operand : o)
@@ -447,12 +449,13 @@ void Recording::on_store(const Event& event) {
     switch (event.operation) {
         case Operation::store_cell:
         case Operation::delete_cell:
+            if (event.operation == Operation::delete_cell) world_->read_cell(o[0]);
             world_->write_cell(o[0]);
             return;
         case Operation::store_global:
         case Operation::delete_global:
             if (world_->find(o[0]) == nullptr) world_->pin(o[0], "globals()");
-            world_->write_dict(o[0], event.name);
+            world_->write_dict(o[0], event.name, event.operation == Operation::delete_global);
             return;
         case Operation::store_attribute:
         case Operation::delete_attribute:
@@ -468,7 +471,9 @@ void Recording::on_store(const Event& event) {
             if (event.operation == Operation::store_attribute && is_function_context(o[0]))
                 note_context_store(event);
             world_->read_special_methods(o[0]);
-            if (!has_python_setattr(Py_TYPE(o[0]))) world_->write_attribute(o[0], event.name);
+            if (!has_python_setattr(Py_TYPE(o[0])))
+                world_->write_attribute(o[0], event.name,
+                                        event.operation == Operation::delete_attribute);
             return;
         default:
             break;
@@ -485,8 +490,8 @@ void Recording::on_store(const Event& event) {
     }();
     if (python || world_->find(o[0]) == nullptr) return;
     if (PyDict_Check(o[0]))
-        world_->write_dict(o[0], o[1]);
-    else if (PyList_Check(o[0]))
+        world_->write_dict(o[0], o[1], event.operation == Operation::delete_item);
+    else if (PyList_Check(o[0]) || is_deque(o[0]))
         world_->write_whole(o[0]);
     else
         throw Puzzle(std::string("a store to an item of a ") + Py_TYPE(o[0])->tp_name);
@@ -559,7 +564,7 @@ Verdict Recording::on_operator(Frame frame, const Event& event, PyObject** resul
     }
     for (PyObject* x : o) world_->read_special_methods(x);
     if (event.operation == Operation::binary && is_in_place(event.detail) &&
-        (PyList_Check(o[0]) || PyDict_Check(o[0]) || PyAnySet_Check(o[0])))
+        (PyList_Check(o[0]) || PyDict_Check(o[0]) || PyAnySet_Check(o[0]) || is_deque(o[0])))
         world_->write_whole(o[0]);
     const bool deep =
         event.operation == Operation::compare || event.operation == Operation::contains;

@@ -102,6 +102,8 @@ class Recording final : public Observer {
     Verdict on_class(PyTypeObject* type, std::span<PyObject* const> arguments);
     Verdict on_c_function(Frame frame, const Event& event, PyObject* callable, PyObject* self,
                           std::span<PyObject* const> arguments, PyObject** result);
+    Verdict on_cached_function(const Event& event, PyObject* callable,
+                               std::span<PyObject* const> all, PyObject** result);
     Verdict on_warning(Frame frame, const Event& event, std::span<PyObject* const> arguments,
                        PyObject** result);
     /// The function of PyTorch behind `backward` and `torch.autograd.grad`.
@@ -151,6 +153,7 @@ class Recording final : public Observer {
         } reopened{*this};
         return work();
     }
+    void read_class_pattern(const Event& event);
     void resolve_operator(PyObject* object, PyObject* name);
     /// An import for the first time, with what the module does when it is made.
     PyObject* import_first(const Event& event);

@@ -80,8 +80,8 @@ ReplayStatus serve(const ReplayContext& context, const SegmentList& list,
         Values values;
         Segment& s = *list[n];
         const bool last = n + 1 == list.size();
+        served.segment = list[n];  // held: guards may run Python
         if (!s.guards.check(slots, values, last ? context.failure : nullptr)) continue;
-        served.segment = list[n];
         if (s.end == Segment::End::Eager) return ReplayStatus::Eager;
         std::vector<at::Tensor> outputs;
         if (s.program != nullptr) {

@@ -122,7 +122,8 @@ std::int32_t World::node_of_pinned(PyObject* container, const Known& known) {
         node.reach = Reach::Constant;
         node.key = container;
         node.place = add_place({known.place, Reach::Itself, 0, Ref::borrow(container)});
-        node.demand = PyList_CheckExact(container) ? demand_for(container, true) : Demand{};
+        if (PyList_CheckExact(container) || is_deque(container))
+            node.demand = demand_for(container, true);
         if (node.demand.check == Check::Identity) node.demand.expected = Ref::borrow(container);
     }
     guards_.nodes.push_back(std::move(node));
@@ -454,7 +455,7 @@ void World::read_instance(PyObject* owner, PyObject* name, PyObject* descriptor)
     (void)descriptor;
 }
 
-void World::read_attribute(PyObject* owner, PyObject* name) {
+void World::read_attribute(PyObject* owner, PyObject* name, bool plainly) {
     PyTypeObject* type = Py_TYPE(owner);
     if (PyType_Check(owner))
         return read_type_attribute(reinterpret_cast<PyTypeObject*>(owner), name);
@@ -501,12 +502,21 @@ void World::read_attribute(PyObject* owner, PyObject* name) {
         guards_.pointers.push_back(std::move(p));
     }
     PyObject* found = read_class(type, name);
+    if (is_local_of_threads(type)) {
+        if (found != nullptr) read_special_methods(found);
+        const bool data = found != nullptr && Py_TYPE(found)->tp_descr_set != nullptr;
+        if (PyObject* dict = thread_dict(owner);
+            dict != nullptr && (!data || Py_TYPE(found) == &PyGetSetDescr_Type))
+            read_dict(dict, name);
+        return;
+    }
+    if (is_deque(owner) && text_of(name) == "maxlen") return;  // guarded with its length
     if (!has_generic_attributes(type)) {
         if (find(owner) != nullptr && !is_immutable_c_object(owner))
             throw Puzzle("an attribute of " + describe(owner));
         return;
     }
-    if (has_python_getattribute(type)) return;  // it reports what it does
+    if (!plainly && has_python_getattribute(type)) return;  // it reports what it does
     descrgetfunc get = found == nullptr ? nullptr : Py_TYPE(found)->tp_descr_get;
     const bool data = get != nullptr && Py_TYPE(found)->tp_descr_set != nullptr;
     if (data) {
@@ -555,7 +565,8 @@ void World::read_item(PyObject* container, PyObject* key) {
     }
     if (found == nullptr || found->dirty) return;
     if (PyType_Check(container)) return;  // a generic class
-    if (PyTuple_Check(container) || PyList_Check(container)) return read_whole(container);
+    if (PyTuple_Check(container) || PyList_Check(container) || is_deque(container))
+        return read_whole(container);
     if (is_immutable_c_object(container) || PyAnySet_Check(container)) return;
     if (has_python_layout(Py_TYPE(container))) return;  // its method reports itself
     throw Puzzle("an item of " + describe(container));

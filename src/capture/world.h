@@ -118,7 +118,8 @@ class World {
     // ---- reads; call before the read happens. All throw Puzzle. ----
     /// `name` of `owner` as PyObject_GetAttr finds it; nested Python code (properties,
     /// `__getattr__`) reports its own reads.
-    void read_attribute(PyObject* owner, PyObject* name);
+    /// `plainly`: as `object.__getattribute__` does, whatever the class has.
+    void read_attribute(PyObject* owner, PyObject* name, bool plainly = false);
     void read_dict(PyObject* dict, PyObject* key);
     void read_item(PyObject* container, PyObject* key);
     void read_cell(PyObject* cell);
@@ -149,12 +150,16 @@ class World {
     /// The attribute `grad` of a tensor; and before it is set to None.
     void read_gradient(PyObject* tensor);
     void write_gradient(PyObject* tensor);
+    /// The function under functools.lru_cache has given `result`; `names`: a dict or none.
+    void read_cached_call(PyObject* callable, PyObject* arguments, PyObject* names,
+                          PyObject* result);
     /// Whether two objects are the same decides something.
     void relate(PyObject* a, PyObject* b);
 
     // ---- writes; call before the write happens ----
-    void write_dict(PyObject* dict, PyObject* key);
-    void write_attribute(PyObject* owner, PyObject* name);
+    /// `deletes`: the key, which is there.
+    void write_dict(PyObject* dict, PyObject* key, bool deletes = false);
+    void write_attribute(PyObject* owner, PyObject* name, bool deletes = false);
     void write_cell(PyObject* cell);
     /// Something is going to change a list, dict or set by a method.
     void write_whole(PyObject* container);
@@ -195,8 +200,17 @@ class World {
     void read_member(PyObject* owner, PyObject* descriptor, PyObject* name);
     void read_instance(PyObject* owner, PyObject* name, PyObject* descriptor);
     void read_type_attribute(PyTypeObject* owner, PyObject* name);
+    /// The keys of a dict before the recording wrote to it, in order, as a tuple.
+    Ref first_keys(PyObject* dict) const;
     void read_whole_dict(PyObject* dict, int depth);
     void read_whole_sequence(PyObject* sequence, int depth);
+    void read_whole_deque(PyObject* deque, int depth);
+    /// What is known of a container, with a node even if it is pinned.
+    Known as_dynamic(PyObject* container);
+    /// What a `threading.local` holds in this thread, known if the local is; nullptr if it is not.
+    PyObject* thread_dict(PyObject* local);
+    /// What is changed and comes with the call is no other object that was read.
+    void set_changed_apart();
     void read_whole_set(PyObject* set);
     std::string describe(PyObject* object) const;
 
@@ -214,9 +228,13 @@ class World {
     std::unordered_map<PyObject*, std::size_t> dict_index_, list_index_, type_index_;
     std::unordered_map<PyObject*, PyObject**> locations_;  // of instance dictionaries
     std::unordered_map<PyObject*, Ref> owners_;            // of instance dictionaries
-    std::unordered_set<Pair, PairHash> written_;
+    std::unordered_set<Pair, PairHash> written_, added_;   // added: to a dict without the key
     LentNumbers lent_;
-    std::vector<std::pair<Ref, Ref>> written_keys_;     // dict (or cell, with a null key), key
+    struct WrittenKey {
+        Ref container, key;  // a dict, or a cell without a key
+        bool again = false;  // set after it had been deleted: it goes to the end of its dict
+    };
+    std::vector<WrittenKey> written_keys_;  // in the order in which new keys get into a dict
     std::vector<std::pair<Ref, Ref>> written_members_;  // owner with __slots__, name
     std::vector<Ref> written_wholes_;
     std::vector<std::pair<Ref, Ref>> written_variables_;  // and their values before

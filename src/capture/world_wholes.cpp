@@ -1,6 +1,8 @@
 // Whole containers that are read, what the recording writes, and the effects of that; see world.h.
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
+
 #include "capture/objects.h"
 #include "capture/warnings.h"
 #include "capture/world.h"
@@ -36,16 +38,27 @@ LentNumbers::~LentNumbers() {
     }
 }
 
+Ref World::first_keys(PyObject* dict) const {
+    for (const WrittenKey& w : written_keys_)
+        if (w.container.get() == dict && w.key &&
+            (w.again || PyDict_Contains(dict, w.key.get()) != 1))
+            throw Puzzle("the keys of a dict from which one was deleted");
+    const Ref keys = Ref::steal(PyList_New(0));
+    Py_ssize_t position = 0;
+    PyObject *key = nullptr, *value = nullptr;
+    while (keys && PyDict_Next(dict, &position, &key, &value))
+        if (!added_.contains({dict, key}) && PyList_Append(keys.get(), key) != 0) break;
+    Ref tuple = keys ? Ref::steal(PyList_AsTuple(keys.get())) : Ref();
+    if (!tuple) throw Puzzle("no memory");
+    return tuple;
+}
+
 void World::read_whole_dict(PyObject* dict, int depth) {
     const Known* found = find(dict);
     if (found != nullptr && !found->whole && !found->dirty) {
         const Known known = *found;
-        Ref keys = Ref::steal(PyTuple_New(PyDict_GET_SIZE(dict)));
-        if (!keys) throw Puzzle("no memory");
-        Py_ssize_t position = 0, n = 0;
-        PyObject *key = nullptr, *value = nullptr;
-        while (PyDict_Next(dict, &position, &key, &value))
-            PyTuple_SET_ITEM(keys.get(), n++, Py_NewRef(key));
+        const Ref keys = first_keys(dict);
+        const Py_ssize_t n = PyTuple_GET_SIZE(keys.get());
         for (Py_ssize_t i = 0; i < n; ++i) read_dict(dict, PyTuple_GET_ITEM(keys.get(), i));
         if (known.dynamic()) {
             Node node;
@@ -172,6 +185,7 @@ void World::read_whole(PyObject* o, int depth) {
     if (PyDict_Check(o)) return read_whole_dict(o, depth);
     if (PyTuple_Check(o) || PyList_Check(o)) return read_whole_sequence(o, depth);
     if (PyAnySet_Check(o)) return read_whole_set(o);
+    if (is_deque(o)) return read_whole_deque(o, depth);
     if (is_immutable_c_object(o) || stands_for_itself(o)) return;
     const Known* k = find(o);
     if (k == nullptr) return;
@@ -200,21 +214,33 @@ void World::relate(PyObject* a, PyObject* b) {
 
 // ---- writes ----
 
-void World::write_dict(PyObject* dict, PyObject* key) {
+void World::write_dict(PyObject* dict, PyObject* key, bool deletes) {
     const Known* k = find(dict);
     if (k == nullptr || k->dirty) return;
+    if (deletes) read_dict(dict, key);  // where it is absent, deleting it raises
     if (!is_plain_constant(key) && !(is_tensor(key) && fix_tensor(key))) return write_whole(dict);
-    if (!written_.insert({dict, key}).second) return;
+    if (!written_.insert({dict, key}).second) {
+        if (PyDict_GetItemWithError(dict, key) != nullptr) return;
+        PyErr_Clear();
+        const auto before = std::ranges::find_if(written_keys_, [&](const WrittenKey& w) {
+            return w.container.get() == dict && w.key.get() == key;
+        });
+        before->again = true;
+        std::rotate(before, before + 1, written_keys_.end());
+        return;
+    }
     held_.push_back(Ref::borrow(key));
-    written_keys_.emplace_back(Ref::borrow(dict), Ref::borrow(key));
+    if (PyDict_Contains(dict, key) == 0) added_.insert({dict, key});
+    written_keys_.push_back({Ref::borrow(dict), Ref::borrow(key)});
 }
 
-void World::write_attribute(PyObject* owner, PyObject* name) {
+void World::write_attribute(PyObject* owner, PyObject* name, bool deletes) {
     PyTypeObject* type = Py_TYPE(owner);
     PyObject* found = read_class(type, name);
     if (find(owner) == nullptr) return;
     if (found != nullptr && Py_TYPE(found)->tp_descr_set != nullptr) {
         if (Py_TYPE(found) == &PyMemberDescr_Type) {
+            if (deletes) read_member(owner, found, name);
             if (written_.insert({owner, name}).second)
                 written_members_.emplace_back(Ref::borrow(owner), Ref::borrow(name));
             return;
@@ -224,15 +250,17 @@ void World::write_attribute(PyObject* owner, PyObject* name) {
         return;  // Python code, which reports what it stores
     }
     if (PyType_Check(owner)) throw Puzzle("a store to a class attribute");
-    PyObject* dict = PyModule_Check(owner) ? PyModule_GetDict(owner) : instance_dict(owner);
+    PyObject* dict = PyModule_Check(owner)       ? PyModule_GetDict(owner)
+                     : is_local_of_threads(type) ? thread_dict(owner)
+                                                 : instance_dict(owner);
     if (dict == nullptr) throw Puzzle("the first attribute of " + describe(owner));
     if (find(dict) == nullptr) pin(dict, "module");
-    write_dict(dict, name);
+    write_dict(dict, name, deletes);
 }
 
 void World::write_cell(PyObject* cell) {
     if (find(cell) == nullptr || !written_.insert({cell, nullptr}).second) return;
-    written_keys_.emplace_back(Ref::borrow(cell), Ref());
+    written_keys_.push_back({Ref::borrow(cell), Ref()});
 }
 
 void World::write_whole(PyObject* container) {
@@ -242,15 +270,10 @@ void World::write_whole(PyObject* container) {
     read_whole(container);
     known_[container].dirty = true;
     written_wholes_.push_back(Ref::borrow(container));
-    // Were another object of the call the same container, it would change with it.
-    if (k->dynamic())
-        for (const auto& [other, known] : known_)
-            if (known.dynamic() && known.node != k->node && Py_TYPE(other) == Py_TYPE(container))
-                guards_.relations.push_back({k->node, known.node, {}, false});
 }
 
 void World::add_effects(RecipeBuilder& builder) {
-    for (const auto& [container, key] : written_keys_) {
+    for (const auto& [container, key, again] : written_keys_) {
         if (!key) {
             builder.effect(Make::SetAttribute, container.get(),
                            {Py_None, PyCell_GET(container.get())});
@@ -259,7 +282,8 @@ void World::add_effects(RecipeBuilder& builder) {
         if (find(container.get())->dirty) continue;
         PyObject* value = PyDict_GetItemWithError(container.get(), key.get());
         if (value == nullptr) PyErr_Clear();
-        builder.effect(Make::SetItem, container.get(), {key.get(), value});
+        builder.effect(again && value != nullptr ? Make::SetLast : Make::SetItem, container.get(),
+                       {key.get(), value});
     }
     for (const auto& [owner, name] : written_members_) {
         Ref value = Ref::steal(PyObject_GenericGetAttr(owner.get(), name.get()));
@@ -268,14 +292,15 @@ void World::add_effects(RecipeBuilder& builder) {
     }
     for (const Ref& container : written_wholes_) {
         PyObject* o = container.get();
-        Ref copy = Ref::steal(PyDict_Check(o)   ? PyDict_Copy(o)
-                              : PyList_Check(o) ? PySequence_List(o)
-                                                : PySet_New(o));
+        Ref copy = Ref::steal(PyDict_Check(o)     ? PyDict_Copy(o)
+                              : PyAnySet_Check(o) ? PySet_New(o)
+                                                  : PySequence_List(o));
         if (!copy) throw NoRecipe("no memory");
         builder.effect(Make::Rewrite, o, {copy.get()});
     }
     for (const auto& [callable, arguments] : repeated_calls_)
         builder.effect(Make::Call, callable.get(), {arguments.get()});
+    set_changed_apart();
 }
 
 void World::read_warning_filters() {
