@@ -375,7 +375,7 @@ struct Worker {
     PyObject* make_reduced(const Instruction& i) const {
         Ref made = Ref::steal(PyObject_CallObject(part(i, 0), part(i, 1)));
         if (!made || i.parts.size() < 3 || part(i, 2) == Py_None) return made.release();
-        Ref done = Ref::steal(PyObject_CallMethod(made.get(), "__setstate__", "O", part(i, 2)));
+        Ref done = Ref::steal(PyObject_CallMethod(made.get(), "__setstate__", "(O)", part(i, 2)));
         return done ? made.release() : nullptr;
     }
 
@@ -454,17 +454,21 @@ struct Worker {
         return (PyODict_Check(dict) ? PyODict_DelItem(dict, key) : PyDict_DelItem(dict, key)) == 0;
     }
 
+    /// With one argument, which may be a tuple.
+    static Ref call_method(PyObject* o, const char* name, PyObject* argument) {
+        return Ref::steal(PyObject_CallMethod(o, name, "(O)", argument));
+    }
+
     static bool append(PyObject* o, PyObject* item) {
         if (PyList_Check(o)) return PyList_Append(o, item) == 0;
-        return static_cast<bool>(Ref::steal(PyObject_CallMethod(o, "append", "O", item)));
+        return static_cast<bool>(call_method(o, "append", item));
     }
 
     bool rewrite(PyObject* o, PyObject* contents) const {
         if (PyList_Check(o)) return PyList_SetSlice(o, 0, PyList_GET_SIZE(o), contents) == 0;
         if (is_deque(o)) {
             const Ref cleared = Ref::steal(PyObject_CallMethod(o, "clear", nullptr));
-            return cleared &&
-                   static_cast<bool>(Ref::steal(PyObject_CallMethod(o, "extend", "O", contents)));
+            return cleared && call_method(o, "extend", contents);
         }
         if (PyDict_Check(o)) {
             PyDict_Clear(o);

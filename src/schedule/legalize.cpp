@@ -514,7 +514,8 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
             return;
         case Prim::MaxPoolIndices:
             // With positions, which training wants, a GPU's library reads each image once.
-            if (options.gpu && uses[n.results[1]] != 0 && is_reduced_float(old.type(n.results[0]).dtype))
+            if (options.gpu && uses[n.results[1]] != 0 &&
+                is_reduced_float(old.type(n.results[0]).dtype))
                 break;
             max_pool(r, old, n, uses);
             return;

@@ -101,8 +101,7 @@ bool wants_turned_weight(const Graph& g, const Node& n, bool matrix_units) {
     return matrix_units && suits_matrix_units(weight.sizes, weight.dtype, groups);
 }
 
-void turned_weight(Rewriter& r, const Graph& old, std::vector<ValueId>& in_memory,
-                         const Node& n) {
+void turned_weight(Rewriter& r, const Graph& old, std::vector<ValueId>& in_memory, const Node& n) {
     Graph& g = r.out();
     Ints last{0}, back{0, old.type(n.operands[1]).rank() - 1};
     for (int d = 2; d < old.type(n.operands[1]).rank(); ++d) {

@@ -517,6 +517,11 @@ void CompiledFunction::build_outputs(CallFrame& frame, std::vector<at::Tensor>& 
     outputs.clear();
     outputs.reserve(recipes_.size());
     using Kind = OutputRecipe::Kind;
+    auto looking_into = [](const at::Tensor& base, const Sized::View& view, std::int64_t offset,
+                           bool detached) {
+        at::Tensor result = base.as_strided(view.sizes, view.strides, offset + view.offset);
+        return detached ? result.detach() : result;
+    };
     for (std::size_t i = 0; i < recipes_.size(); ++i) {
         const OutputRecipe& r = recipes_[i];
         const Sized::View& view = frame.sized->views[i];
@@ -529,13 +534,11 @@ void CompiledFunction::build_outputs(CallFrame& frame, std::vector<at::Tensor>& 
                 break;
             case Kind::ViewOfInput: {
                 const at::Tensor base = borrow(graph_input(frame.inputs, r.index));
-                outputs.push_back(
-                    base.as_strided(view.sizes, view.strides, base.storage_offset() + view.offset));
+                outputs.push_back(looking_into(base, view, base.storage_offset(), r.detached));
                 break;
             }
             case Kind::ViewOfGraph:
-                outputs.push_back(
-                    frame.outputs[r.index].as_strided(view.sizes, view.strides, view.offset));
+                outputs.push_back(looking_into(frame.outputs[r.index], view, 0, r.detached));
                 break;
             case Kind::Same:
                 outputs.push_back(outputs[r.index]);

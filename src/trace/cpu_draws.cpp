@@ -60,8 +60,7 @@ constexpr std::uint32_t kHigh = (1u << 21) - 1;
     }
     for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<std::uint8_t>(ones[i]);
     if (undecided == 0) return;
-    for (std::size_t i = 0; i < count; ++i)
-        out[i] = bits53(words[2 * i], words[2 * i + 1]) < limit;
+    for (std::size_t i = 0; i < count; ++i) out[i] = bits53(words[2 * i], words[2 * i + 1]) < limit;
 }
 
 [[gnu::always_inline]] inline void unit(const std::uint32_t* words, std::size_t count, float* out) {
@@ -70,8 +69,8 @@ constexpr std::uint32_t kHigh = (1u << 21) - 1;
                  0x1p-24f;
 }
 
-/// The two words as numbers for themselves, since few processors convert 64 bits in vectors; nothing
-/// is rounded.
+/// The two words as numbers for themselves, since few processors convert 64 bits in vectors;
+/// nothing is rounded.
 [[gnu::always_inline]] inline void unit(const std::uint32_t* words, std::size_t count,
                                         double* out) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -185,7 +184,8 @@ bool same_state(const at::Generator& a, const at::Generator& b) {
 /// middle of a pair and over several blocks.
 template <class Ours, class Eagers>
 bool agree(at::ScalarType type, const Ours& ours, const Eagers& eagers) {
-    const at::Generator a = at::detail::createCPUGenerator(7), b = at::detail::createCPUGenerator(7);
+    const at::Generator a = at::detail::createCPUGenerator(7),
+                        b = at::detail::createCPUGenerator(7);
     for (const std::int64_t n : {1, 1000, 3, 700}) {
         at::Tensor x = at::empty({n}, type), y = at::empty({n}, type);
         if (!ours(a, x)) return false;
@@ -244,12 +244,18 @@ bool eager_draws_as_known() {
              {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kBool, at::kLong})
             for (const double p : {0.9, 0.3})
                 if (!agree(type, below(p), bernoulli(p))) return false;
-        return agree(at::kFloat, [](const at::Generator& g, at::Tensor& t) {
-                   return draw_uniform(g, elements<float>(t));
-               }, uniform) &&
-               agree(at::kDouble, [](const at::Generator& g, at::Tensor& t) {
-                   return draw_uniform(g, elements<double>(t));
-               }, uniform);
+        return agree(
+                   at::kFloat,
+                   [](const at::Generator& g, at::Tensor& t) {
+                       return draw_uniform(g, elements<float>(t));
+                   },
+                   uniform) &&
+               agree(
+                   at::kDouble,
+                   [](const at::Generator& g, at::Tensor& t) {
+                       return draw_uniform(g, elements<double>(t));
+                   },
+                   uniform);
     }();
     return known;
 }

@@ -3,8 +3,8 @@
 //
 // A Mersenne twister keeps 624 words, each of which is made of three of the 624 before it, so a
 // whole block is made at once; what is drawn of a word depends on that word alone. Which functions
-// of the words eager's operators are differs between versions of PyTorch and its libraries, so it is
-// tried once. Cost: a tenth of eager's or less, on one thread, and the generator's state (5 KB)
+// of the words eager's operators are differs between versions of PyTorch and its libraries, so it
+// is tried once. Cost: a tenth of eager's or less, on one thread, and the generator's state (5 KB)
 // copied twice.
 #pragma once
 #include <ATen/core/Generator.h>

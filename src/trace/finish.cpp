@@ -57,7 +57,7 @@ std::vector<OutputRecipe> RecorderState::describe_outputs(std::span<const at::Te
         if (t.defined() && t.device() != where)
             throw NotSupported("an output on another device than the inputs");
     auto describe = [&](OutputRecipe& r, OutputRecipe::Kind kind, std::int32_t index,
-                        const Promise& p) {
+                        const Promise& p, const at::Tensor& tensor) {
         if (p.cell()->dtype != c10::typeMetaToScalarType(p.dtype()))
             throw NotSupported("an output that views a storage as another type");
         // Eager marks such views lazily; strides alone cannot say it.
@@ -69,6 +69,7 @@ std::vector<OutputRecipe> RecorderState::describe_outputs(std::span<const at::Te
         r.sizes = to_sizes(p.sym_sizes());
         r.strides = to_sizes(p.sym_strides());
         r.offset = unwrap(p.sym_storage_offset() - p.cell()->offset);
+        r.detached = !tensor.is_view();
     };
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         OutputRecipe& r = recipes[i];
@@ -81,7 +82,7 @@ std::vector<OutputRecipe> RecorderState::describe_outputs(std::span<const at::Te
                           p.sym_sizes() == c10::SymIntArrayRef(cell.sizes) &&
                           p.sym_strides() == c10::SymIntArrayRef(cell.strides);
             describe(r, itself ? OutputRecipe::Kind::Input : OutputRecipe::Kind::ViewOfInput,
-                     cell.input, p);
+                     cell.input, p, tensors[i]);
             continue;
         }
         Group& group = groups[&cell];
@@ -96,7 +97,7 @@ std::vector<OutputRecipe> RecorderState::describe_outputs(std::span<const at::Te
             group.whole = next;
             graph.add_output(cell.value, to_sizes(cell.strides));
         }
-        describe(r, OutputRecipe::Kind::ViewOfGraph, group.whole, p);
+        describe(r, OutputRecipe::Kind::ViewOfGraph, group.whole, p, tensors[i]);
     }
     return recipes;
 }

@@ -70,6 +70,8 @@ struct OutputRecipe {
     std::int32_t index = -1;
     Sizes sizes, strides;  // views only, in elements
     Expr offset;
+    /// Views only: to PyTorch none, so that changes of it leave the other's history alone (detach).
+    bool detached = false;
 };
 
 class CustomFunction;

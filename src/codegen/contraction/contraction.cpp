@@ -196,8 +196,8 @@ llvm::Function* ContractionEmitter::main_function() {
                   } else {
                       rows.start = b_.CreateMul(block_index, i64(d_.block_rows));
                       Value* is_last = b_.CreateICmpEQ(block_index, b_.CreateSub(blocks, i64(1)));
-                      rows.end = b_.CreateSelect(is_last, m,
-                                                 b_.CreateAdd(rows.start, i64(d_.block_rows)));
+                      rows.end =
+                          b_.CreateSelect(is_last, m, b_.CreateAdd(rows.start, i64(d_.block_rows)));
                   }
                   if_then(b_.CreateICmpNE(block, carried[0]), [&] {
                       if (d_.image) return prepare_image(rows);

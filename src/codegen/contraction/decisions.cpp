@@ -140,9 +140,10 @@ double rows_for_order(const Decisions& d) {
 constexpr double kSplitPanels = 3.5;
 constexpr std::int64_t kMostPanels = 8;  // of a group
 
-/// Blocks of rows and groups of panels, and what they cost. While a part of k is worked on, that part of A and the sums
-/// of the group stay in the second cache; each part of B is put in order anew for each block, which
-/// is little beside some hundred rows. Threads take equal numbers of items.
+/// Blocks of rows and groups of panels, and what they cost. While a part of k is worked on, that
+/// part of A and the sums of the group stay in the second cache; each part of B is put in order
+/// anew for each block, which is little beside some hundred rows. Threads take equal numbers of
+/// items.
 double divide_matrix(Decisions& d, const TargetInfo& target) {
     const auto l2 = static_cast<std::int64_t>(target.l2_bytes);
     const std::int64_t cores = std::max(1U, target.cores);
@@ -238,8 +239,8 @@ bool side_by_side(const OperandPlan& a, const Contraction& c) {
     return linear && linear->stride.is(1);
 }
 
-/// Whether panels of B consist of whole rows of neighbours, each somewhere: what a column adds to an
-/// element's place does not depend on k.
+/// Whether panels of B consist of whole rows of neighbours, each somewhere: what a column adds to
+/// an element's place does not depend on k.
 bool rows_of_neighbours(const OperandPlan& b, const Contraction& c) {
     if (b.form != OperandForm::Runs || b.mask != kNone) return false;
     Expr together = 1;
@@ -299,16 +300,17 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     end = Expr(64) * ceil_div(end, 64);
     const bool computed = plan->a.form == OperandForm::Computed;
     const std::int64_t table_rows = d.pack_a ? rows : d.most_rows;
-    d.scratch.table = place(d.image ? Expr(d.image->points() * 8)
-                                    : (computed ? Expr(1) : plan->a.segments) * Expr(table_rows * 8));
+    d.scratch.table =
+        place(d.image ? Expr(d.image->points() * 8)
+                      : (computed ? Expr(1) : plan->a.segments) * Expr(table_rows * 8));
     // One for a panel that is brought into order, and those of a group that are not.
     const std::int64_t b_tables = d.b_by_rows ? 1 + d.group : 1;
     d.scratch.b_table = place(plan->b.form == OperandForm::Runs
                                   ? plan->b.segments * Expr(b_tables * plan->tile.columns() * 8)
                                   : Expr(0));
     d.scratch.b_points = place(Expr(d.b_by_points ? (d.block_k + kMatrixK) * 8 : 0));
-    d.scratch.image = place(
-        Expr(d.image ? d.image->points() * d.image->channels * d.matrix_bytes() : 0));
+    d.scratch.image =
+        place(Expr(d.image ? d.image->points() * d.image->channels * d.matrix_bytes() : 0));
     d.scratch.image_steps = place(d.image ? floor_div(plan->k, kMatrixK) * Expr(8) : Expr(0));
     d.batch_shift = find_batch_shift(d, c);
     const Expr shifted = d.batch_shift ? *d.batch_shift * (plan->batch - Expr(1)) : Expr(0);
@@ -324,8 +326,8 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.scratch.a_packed =
         place(d.image                   ? d.matrix_k() * Expr(kMatrixRows * d.matrix_bytes())
               : plan->by_matrix_units() ? d.matrix_k() * Expr(d.most_rows * d.matrix_bytes())
-              : d.pack_a              ? k_units * Expr(d.most_rows * size)
-                                      : Expr(0));
+              : d.pack_a                ? k_units * Expr(d.most_rows * size)
+                                        : Expr(0));
     const int ordered_panels = d.b_as_it_lies() ? 1 : d.group;
     d.scratch.panel =
         place(plan->b.form == OperandForm::Panels

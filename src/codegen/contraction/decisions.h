@@ -14,7 +14,8 @@ namespace ingot::codegen {
 
 /// Where things lie in scratch, in bytes.
 struct Scratch {
-    Expr table, b_table, b_points, image, image_steps, zero, a_rows, a_packed, panel, b_part, room, tile_shapes, extremes, total;
+    Expr table, b_table, b_points, image, image_steps, zero, a_rows, a_packed, panel, b_part, room,
+        tile_shapes, extremes, total;
 };
 
 /// What is decided before any code is written.
@@ -36,7 +37,7 @@ struct Decisions {
     bool b_by_rows = false;       // there, split: columns of B are taken where they lie, k by k
     // There, split: columns of a panel lie side by side, rows of it anywhere (an image's points).
     bool b_by_points = false;
-    bool b_in_place = false;      // B's columns are read where they lie, but for the last panel
+    bool b_in_place = false;         // B's columns are read where they lie, but for the last panel
     std::optional<ImageRows> image;  // there, split: A's points serve all taps
     Scratch scratch;
     Expr groups, blocks;

@@ -33,8 +33,7 @@ llvm::Function* ContractionEmitter::image_table_function() {
         emit_loop(b_, "point", i64(0), i64(image.pitch()), [&](Value* column) {
             down = b_.CreateAdd(first_down, row);
             across = column;
-            Value* from =
-                at(operand_type(), pointer(d_.plan.a.buffer), expr(d_.plan.a.offset));
+            Value* from = at(operand_type(), pointer(d_.plan.a.buffer), expr(d_.plan.a.offset));
             if (d_.plan.a.mask != kNone) {
                 PointEmitter point(b_, target_, buffers_, c_.round_intermediates);
                 point.symbols = symbols_;
@@ -73,12 +72,12 @@ void ContractionEmitter::find_image_steps() {
 ContractionEmitter::RowBlock ContractionEmitter::image_block(Value* block) {
     const ImageRows& image = *d_.image;
     Value* image_index = b_.CreateUDiv(block, i64(image.blocks_of_image()));
-    Value* first = b_.CreateMul(b_.CreateURem(block, i64(image.blocks_of_image())),
-                                i64(image.block));
+    Value* first =
+        b_.CreateMul(b_.CreateURem(block, i64(image.blocks_of_image())), i64(image.block));
     Value* rows = select_min(b_.CreateSub(i64(image.height), first), i64(image.block));
     Value* row = b_.CreateAdd(b_.CreateMul(image_index, i64(image.height)), first);
-    Value* span = b_.CreateAdd(
-        b_.CreateMul(b_.CreateSub(rows, i64(1)), i64(image.pitch())), i64(image.width));
+    Value* span = b_.CreateAdd(b_.CreateMul(b_.CreateSub(rows, i64(1)), i64(image.pitch())),
+                               i64(image.width));
     return {i64(0), span, b_.CreateMul(row, i64(image.width)), rows};
 }
 
@@ -103,7 +102,8 @@ Value* ContractionEmitter::image_tile(Value* local, int height) {
         Value* from = at(b_.getInt8Ty(), b_.CreateLoad(b_.getPtrTy(), entry),
                          b_.CreateMul(local, i64(kLine)));
         for (std::int64_t part = 0; part < 3; ++part) {
-            Value* to = b_.CreateAdd(b_.CreateMul(step, i64(3 * part_bytes)), i64(part * part_bytes));
+            Value* to =
+                b_.CreateAdd(b_.CreateMul(step, i64(3 * part_bytes)), i64(part * part_bytes));
             b_.CreateMemCpy(at(b_.getInt8Ty(), out, to), llvm::MaybeAlign(kLine),
                             at(b_.getInt8Ty(), from, i64(part * d_.image->points() * kLine)),
                             llvm::MaybeAlign(kLine), i64(part_bytes));

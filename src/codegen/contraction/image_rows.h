@@ -16,20 +16,18 @@
 namespace ingot::codegen {
 
 struct ImageRows {
-    std::int64_t width = 0, height = 0;         // of the result, in points
-    std::int64_t images = 0;                    // all outer loops of m
+    std::int64_t width = 0, height = 0;  // of the result, in points
+    std::int64_t images = 0;             // all outer loops of m
     std::int64_t taps_across = 1, taps_down = 1;
-    std::int64_t channels = 0;                  // k of a point, whole steps
-    std::int64_t block = 0;                     // rows of an image that are worked on together
+    std::int64_t channels = 0;  // k of a point, whole steps
+    std::int64_t block = 0;     // rows of an image that are worked on together
     std::int64_t pitch() const { return width + taps_across - 1; }
     std::int64_t taps() const { return taps_across * taps_down; }
     std::int64_t blocks_of_image() const { return (height + block - 1) / block; }
     /// From the first to the last result of so many rows, in points.
     std::int64_t span(std::int64_t rows) const { return (rows - 1) * pitch() + width; }
     /// So many are split for a block; some beyond, which the last tile reads.
-    std::int64_t points() const {
-        return (block + taps_down - 1) * pitch() + kMatrixRows;
-    }
+    std::int64_t points() const { return (block + taps_down - 1) * pitch() + kMatrixRows; }
 };
 
 /// The form without its block; nothing where A is no image, or its windows do not move by points.

@@ -434,8 +434,8 @@ llvm::Function* panel_splitter(llvm::Module& module) {
 llvm::Function* panel_point_splitter(llvm::Module& module) {
     return splitter_of_panels(
         module, "ingot_split_panel_points", [](Writer& w, llvm::Function* f, Value* k) {
-            Value* row = w.b.CreateLoad(w.b.getPtrTy(),
-                                        w.b.CreateGEP(w.b.getPtrTy(), f->getArg(0), k));
+            Value* row =
+                w.b.CreateLoad(w.b.getPtrTy(), w.b.CreateGEP(w.b.getPtrTy(), f->getArg(0), k));
             return w.b.CreateGEP(w.b.getFloatTy(), row, f->getArg(1));
         });
 }

@@ -188,6 +188,25 @@ def deques_that_are_made(w):
 
 
 @program
+def deques_of_tuples(w):
+    import contextlib
+
+    def f(x, log):
+        d = collections.deque([(x, 1)])
+        d.append((x * 2, 2))
+        with contextlib.ExitStack() as stack:
+            stack.callback(log.append, "done")
+            y = x + len(d)
+        return y, d
+
+    f = w.compile(f)
+    log = []
+    for _ in range(3):
+        w.call(f, w.t(3), log)
+        w.note(log)
+
+
+@program
 def deques_that_run_out(w):
     def f(x, d):
         try:

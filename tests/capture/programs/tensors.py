@@ -487,6 +487,30 @@ def numbers_meet_tensors(w):
 
 
 @program
+def detached_tensors_share_no_history(w):
+    """A change of what is detached changes the numbers of both, and the history of one."""
+
+    def changes(x, y):
+        y = y.detach()
+        y.add_(x - 2)
+
+    def gives(x, y):
+        z = y * x.detach()
+        return y.detach(), y[1:], z, z.detach(), z.view(-1)
+
+    changes, gives = w.compile(changes), w.compile(gives)
+    for grad in (True, True, False):
+        x, y = w.t(4, grad=grad), w.t(4)
+        w.call(changes, x, y)
+        w.note(y.requires_grad, y._is_view())
+        results = w.call(gives, x, w.t(4))
+        w.note([(r._is_view(), r.requires_grad) for r in results])
+        for r in results[::3]:
+            r.mul_(w.t(*r.shape, grad=True))
+        w.note([(r.requires_grad, r.detach()) for r in results])
+
+
+@program
 def strange_layouts_fall_back(w):
     def f(x):
         return x.to_dense() if x.is_sparse else x * 2
