@@ -22,6 +22,22 @@ bool constant_sizes(const Sizes& sizes) {
     return std::all_of(sizes.begin(), sizes.end(), [](Expr e) { return e.is_constant(); });
 }
 
+Ints spatial_dims(std::size_t first, std::size_t count) {
+    Ints dims;
+    for (std::size_t d = 0; d < count; ++d) dims.push_back(static_cast<std::int64_t>(first + d));
+    return dims;
+}
+
+// `v` as before, its memory a copy with the dims in this order, outermost first.
+ValueId copied_in_order(Graph& g, std::vector<ValueId>& in_memory, ValueId v, const Ints& order) {
+    v = g.emit(Prim::Permute, {v}, {{"dims", order}});
+    in_memory.push_back(v);
+    Ints back(order.size());
+    for (std::size_t d = 0; d < order.size(); ++d)
+        back[static_cast<std::size_t>(order[d])] = static_cast<std::int64_t>(d);
+    return g.emit(Prim::Permute, {v}, {{"dims", back}});
+}
+
 bool has_border(const Node& n) {
     const Sizes& padding = n.attrs.get<Sizes>("padding");
     return std::any_of(padding.begin(), padding.end(), [](Expr e) { return !e.is(0); });
@@ -66,9 +82,7 @@ ValueId depthwise_sum(Graph& g, std::vector<ValueId>& in_memory, const Node& n, 
                               {"dilations", n.attrs.get<Ints>("dilation")}});
     Expr taps = product(inside);
     w = g.emit(Prim::Reshape, {w}, {{"sizes", Sizes{weight[0], taps}}});
-    w = g.emit(Prim::Permute, {w}, {{"dims", Ints{1, 0}}});
-    in_memory.push_back(w);
-    w = g.emit(Prim::Permute, {w}, {{"dims", Ints{1, 0}}});
+    w = copied_in_order(g, in_memory, w, {1, 0});
     Sizes split{weight[0]};
     split.insert(split.end(), inside.begin(), inside.end());
     w = g.emit(Prim::Reshape, {w}, {{"sizes", split}});
@@ -103,15 +117,10 @@ bool wants_turned_weight(const Graph& g, const Node& n, bool matrix_units) {
 
 void turned_weight(Rewriter& r, const Graph& old, std::vector<ValueId>& in_memory, const Node& n) {
     Graph& g = r.out();
-    Ints last{0}, back{0, old.type(n.operands[1]).rank() - 1};
-    for (int d = 2; d < old.type(n.operands[1]).rank(); ++d) {
-        last.push_back(d);
-        back.push_back(d - 1);
-    }
-    last.push_back(1);
-    ValueId w = g.emit(Prim::Permute, {r(n.operands[1])}, {{"dims", last}});
-    in_memory.push_back(w);
-    w = g.emit(Prim::Permute, {w}, {{"dims", back}});
+    Ints order = spatial_dims(2, static_cast<std::size_t>(old.type(n.operands[1]).rank()) - 2);
+    order.insert(order.begin(), 0);
+    order.push_back(1);
+    const ValueId w = copied_in_order(g, in_memory, r(n.operands[1]), order);
     NodeId id = g.add_with_types(n.prim, {r(n.operands[0]), w}, n.attrs, {old.type(n.results[0])},
                                  n.origin);
     r.map(n.results[0], g.node(id).results[0]);
@@ -151,14 +160,6 @@ bool is_depthwise_weight(const Sizes& weight, std::int64_t groups) {
     return groups > 1 && weight[0].is(groups) && weight[1].is(1);
 }
 
-std::int64_t rank(const Sizes& sizes) { return static_cast<std::int64_t>(sizes.size()); }
-
-Ints spatial_dims(std::size_t first, std::size_t count) {
-    Ints dims;
-    for (std::size_t d = 0; d < count; ++d) dims.push_back(static_cast<std::int64_t>(first + d));
-    return dims;
-}
-
 // With steps of one the gradient is a convolution too: of the result's gradient with the weight
 // turned round and its channels exchanged. Without matrix units only where the weight is one tap or
 // one channel: turning others costs what the generated code gains over the library, which is good
@@ -185,19 +186,15 @@ bool gradient_of_input(Rewriter& r, const Graph& old, const Node& n,
     Graph& g = r.out();
     ValueId w = r(n.operands[1]);
     const Ints dims = spatial_dims(2, spatial);
-    if (depthwise) {
-        w = g.emit(Prim::Flip, {w}, {{"dims", dims}});
-    } else if (taps) {
+    if (depthwise || taps) w = g.emit(Prim::Flip, {w}, {{"dims", dims}});
+    if (taps) {
         // Rows of (tap.., result's channel), in which the channels that are asked for lie side by
         // side.
-        w = g.emit(Prim::Flip, {w}, {{"dims", dims}});
-        Ints rows = dims, back{rank(weight) - 1, rank(weight) - 2};
-        rows.insert(rows.end(), {0, 1});
-        w = g.emit(Prim::Permute, {w}, {{"dims", rows}});
-        in_memory.push_back(w);
-        for (std::size_t d = 0; d < spatial; ++d) back.push_back(static_cast<std::int64_t>(d));
-        w = g.emit(Prim::Permute, {w}, {{"dims", back}});
-    } else {
+        Ints order = dims;
+        order.insert(order.end(), {0, 1});
+        w = copied_in_order(g, in_memory, w, order);
+    }
+    if (!depthwise) {
         Ints exchanged{1, 0};
         exchanged.insert(exchanged.end(), dims.begin(), dims.end());
         w = g.emit(Prim::Permute, {w}, {{"dims", exchanged}});

@@ -9,10 +9,6 @@ namespace ingot::codegen {
 
 using llvm::Value;
 
-namespace {
-constexpr std::int64_t kLine = 64;  // of a point: one part of the k of a step
-}
-
 /// f(buffers, sizes, error, first, rows, table, zero): pointers to the points of so many image rows
 /// from that of result `first` on, with the border's, which are zeros, and to zeros behind them.
 llvm::Function* ContractionEmitter::image_table_function() {
@@ -62,7 +58,7 @@ void ContractionEmitter::find_image_steps() {
         emit_loop(b_, "step", i64(0), i64(steps), [&](Value* step) {
             Value* line = b_.CreateAdd(b_.CreateMul(step, i64(3 * image.points())), point);
             Value* place = b_.CreateAdd(b_.CreateMul(tap, i64(steps)), step);
-            b_.CreateStore(at(b_.getInt8Ty(), points, b_.CreateMul(line, i64(kLine))),
+            b_.CreateStore(at(b_.getInt8Ty(), points, b_.CreateMul(line, i64(kPointLine))),
                            at(b_.getPtrTy(), table, place));
         });
     });
@@ -96,17 +92,17 @@ void ContractionEmitter::prepare_image(const RowBlock& block) {
 Value* ContractionEmitter::image_tile(Value* local, int height) {
     Value* out = bytes_at(scratch_, d_.scratch.a_packed);
     Value* steps = b_.CreateUDiv(expr(d_.plan.k), i64(kMatrixStep));
-    const std::int64_t part_bytes = height * kLine;
+    const std::int64_t part_bytes = height * kPointLine;
     emit_loop(b_, "step", i64(0), steps, [&](Value* step) {
         Value* entry = at(b_.getPtrTy(), bytes_at(scratch_, d_.scratch.image_steps), step);
         Value* from = at(b_.getInt8Ty(), b_.CreateLoad(b_.getPtrTy(), entry),
-                         b_.CreateMul(local, i64(kLine)));
+                         b_.CreateMul(local, i64(kPointLine)));
         for (std::int64_t part = 0; part < 3; ++part) {
             Value* to =
                 b_.CreateAdd(b_.CreateMul(step, i64(3 * part_bytes)), i64(part * part_bytes));
-            b_.CreateMemCpy(at(b_.getInt8Ty(), out, to), llvm::MaybeAlign(kLine),
-                            at(b_.getInt8Ty(), from, i64(part * d_.image->points() * kLine)),
-                            llvm::MaybeAlign(kLine), i64(part_bytes));
+            b_.CreateMemCpy(at(b_.getInt8Ty(), out, to), llvm::MaybeAlign(kPointLine),
+                            at(b_.getInt8Ty(), from, i64(part * d_.image->points() * kPointLine)),
+                            llvm::MaybeAlign(kPointLine), i64(part_bytes));
         }
     });
     return out;

@@ -15,6 +15,9 @@
 
 namespace ingot::codegen {
 
+/// Bytes of a point's part of a step of k, which is a row of a tile.
+inline constexpr std::int64_t kPointLine = 64;
+
 struct ImageRows {
     std::int64_t width = 0, height = 0;  // of the result, in points
     std::int64_t images = 0;             // all outer loops of m

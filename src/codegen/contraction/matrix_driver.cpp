@@ -282,23 +282,22 @@ void ContractionEmitter::part_of_panel(const PanelGroup& group, Value* from, Val
     for_tiles(group.start, group.end, [&](int height, Value* row, Value* local) {
         Value* a = at(b_.getInt8Ty(), bytes_at(scratch_, d_.scratch.a_packed),
                       b_.CreateMul(local, row_bytes));
-        Value* a_part = at(b_.getInt8Ty(), a, b_.CreateMul(from, i64(height * d_.matrix_bytes())));
         Value* sums = at(element_, of_sums, b_.CreateMul(local, i64(columns())));
         Value* tile_number = b_.CreateUDiv(local, i64(kMatrixRows));
         Value* next =
             at(b_.getInt8Ty(), ahead.next, b_.CreateMul(tile_number, ahead.tile_distance));
         const bool image = d_.image.has_value();
-        if (image)
-            a_part = at(b_.getPtrTy(), bytes_at(scratch_, d_.scratch.image_steps),
-                        b_.CreateUDiv(from, i64(kMatrixStep)));
+        Value* a_part =
+            image ? at(b_.getPtrTy(), bytes_at(scratch_, d_.scratch.image_steps),
+                       b_.CreateUDiv(from, i64(kMatrixStep)))
+                  : at(b_.getInt8Ty(), a, b_.CreateMul(from, i64(height * d_.matrix_bytes())));
         std::vector<Value*> arguments{a_part, part.steps, right, sums};
         if (split) arguments.push_back(bytes_at(scratch_, d_.scratch.room));
         arguments.insert(arguments.end(), {b_.CreateICmpNE(from, i64(0)), next, ahead.count,
                                            ahead.distance, ahead.step_distance});
         if (image) {
-            constexpr std::int64_t kLine = 64;
-            arguments.push_back(b_.CreateMul(local, i64(kLine)));
-            arguments.push_back(i64(d_.image->points() * kLine));
+            arguments.push_back(b_.CreateMul(local, i64(kPointLine)));
+            arguments.push_back(i64(d_.image->points() * kPointLine));
             b_.CreateCall(split_image_kernel(module_, height), arguments);
         } else {
             b_.CreateCall(split ? split_kernel(module_, height) : matrix_kernel(module_, height),
