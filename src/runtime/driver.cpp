@@ -50,8 +50,9 @@ class StageClock {
 /// What the choice between generated and the vendor's contractions needs to know.
 class ContractionChoice {
   public:
-    explicit ContractionChoice(const codegen::TargetInfo& target, int cores)
-        : target_(codegen::vector_target(target)) {
+    /// `first_calls`: the program serves calls until a better one is there.
+    ContractionChoice(const codegen::TargetInfo& target, int cores, bool first_calls)
+        : target_(codegen::vector_target(target)), first_calls_(first_calls) {
         target_.cores = cores;
         native_bf16_ = target.avx512bf16 || target.amx_bf16;
         multiplies_bf16_ = target_.bf16_dot && (target_.matrix_units || !target.amx_bf16);
@@ -72,6 +73,9 @@ class ContractionChoice {
         const auto plan = plan_contraction(kernel, target_);
         if (!plan) return false;
         if (plan->b.form == OperandForm::Panels) return true;  // only generated code reads panels
+        // Split products of small batches that are not packed gain less over a few calls than their
+        // kernels, the longest of all, take to compile.
+        if (first_calls_ && plan->split() && !plan->windows) return false;
         const DType element = kernel.buffers.at(plan->b.buffer < 0 ? 0 : plan->b.buffer).dtype;
         // The vendor has the processor's bf16 instructions: only code that uses them too is a
         // rival.
@@ -83,6 +87,7 @@ class ContractionChoice {
 
   private:
     VectorTarget target_;
+    bool first_calls_ = false;
     bool native_bf16_ = false;      // some instruction of the processor multiplies bf16
     bool multiplies_bf16_ = false;  // and it is the best one, which generated code uses
     std::function<bool(const Kernel&)> by_cost_;
@@ -309,7 +314,7 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
     DebugDump dump(options.debug, impl_->compilations.fetch_add(1));
     if (dump.enabled()) dump.level("traced.ir", to_string(graph));
 
-    const ContractionChoice choice(impl_->jit.target(), cores);
+    const ContractionChoice choice(impl_->jit.target(), cores, !options.pack_matmuls);
     codegen::GpuFormLookup forms;
     if (gpu && options.max_autotune && options.text_compiler == nullptr)
         forms = [&store = impl_->forms(options.gpu)](const std::string& key) {
