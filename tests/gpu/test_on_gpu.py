@@ -51,6 +51,19 @@ def test_sums_of_columns(shape: tuple[int, int], dtype: torch.dtype) -> None:
     check(lambda x: x.amax(0), x)
 
 
+@pytest.mark.parametrize("classes", [8200, 9216, 12345, 32000, 32768, 50264, 65536, 100_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_of_many_classes(classes: int, dtype: torch.dtype) -> None:
+    x = 4 * torch.randn(70, classes, device="cuda", dtype=dtype)
+    labels = torch.randint(0, classes, (70,), device="cuda")
+    check(lambda x, y: functional.cross_entropy(x, y), x, labels)
+    check(lambda x: torch.softmax(x, -1), x)
+    check(lambda x: torch.log_softmax(x, -1), x)
+    check(lambda x: functional.layer_norm(x, x.shape[-1:]), x)
+    check(lambda x: (x - x.amax(-1, keepdim=True)).exp().sum(-1), x)
+    assert torch.equal(ingot.compile(lambda x: x.argmax(-1), options=STRICT)(x), x.argmax(-1))
+
+
 @pytest.mark.parametrize(
     "shape", [(8192, 768), (64, 197, 768), (4096, 4096), (8192, 1001), (4096, 130), (64, 64, 8000)]
 )

@@ -10,6 +10,7 @@
 #include "codegen/contraction/matrix_writer.h"
 #include "codegen/contraction/micro_kernel.h"
 #include "codegen/contraction/shared_function.h"
+#include "codegen/llvm/emit_transpose.h"
 
 namespace ingot::codegen {
 namespace {
@@ -69,24 +70,6 @@ struct Writer : MatrixWriter {
         return b.CreateOr(b.CreateLShr(x, word(16)), b.CreateAnd(y, word(kHigh)));
     }
     Value* none() { return llvm::Constant::getNullValue(lanes_below(index(0))->getType()); }
-    /// 16 vectors as the rows of a matrix; the columns.
-    Values transposed(Values rows) {
-        for (int bit = 1; bit < 16; bit *= 2)
-            for (int i = 0; i < 16; ++i) {
-                if (i & bit) continue;
-                const auto low = static_cast<std::size_t>(i), high = low | unsigned(bit);
-                llvm::SmallVector<int, 16> even, odd;
-                for (int lane = 0; lane < 16; ++lane) {
-                    even.push_back(lane & bit ? 16 + (lane ^ bit) : lane);
-                    odd.push_back(lane & bit ? 16 + lane : lane | bit);
-                }
-                Value* x = rows[low];
-                Value* y = rows[high];
-                rows[low] = b.CreateShuffleVector(x, y, even);
-                rows[high] = b.CreateShuffleVector(x, y, odd);
-            }
-        return rows;
-    }
 };
 
 /// Tile registers 0 to 3 are sums, 4 and 5 rows of A, 6 and 7 columns of B.
@@ -267,7 +250,7 @@ std::array<Values, kParts> paired_parts(Writer& w, const Values& lines, Values& 
 void store_turned(Writer& w, const std::array<Values, kParts>& parts, Value* out,
                   Value* part_bytes) {
     for (const Values& part : parts) {
-        const Values turned = w.transposed(part);
+        const Values turned = emit_transpose(w.b, part);
         for (unsigned n = 0; n < kLanes; ++n)
             w.b.CreateAlignedStore(turned[n], w.bytes(out, w.index(64 * n)), llvm::Align(64));
         out = w.bytes(out, part_bytes);

@@ -25,7 +25,8 @@ namespace {
 
 constexpr unsigned kShared = 3, kGlobal = 1;  // address spaces
 constexpr std::int64_t kSharedBytes = 96 << 10;
-constexpr unsigned kThreadsOfRuns = 1152, kThreadsOfPieces = 768;  // of a multiprocessor, at least
+// Threads of a multiprocessor, at least: of runs, of rows in few pieces a thread, of long rows.
+constexpr unsigned kThreadsOfRuns = 1152, kThreadsOfPieces = 768, kThreadsOfLong = 1024;
 constexpr unsigned kChunks = 4;                 // of rows copied at odd places, of a thread at once
 constexpr int kOverlapping = 90;                // capability from which on kernels may overlap
 constexpr unsigned kMostAhead = 8;              // accesses that later phases ask for early
@@ -241,6 +242,26 @@ class GpuNestEmitter {
         buffer.dtype = type;
         return raw;
     }
+    // Whether a row's element takes fewer registers as it lies in memory.
+    bool stays_narrow(const Inst& load) const {
+        const KernelBuffer& buffer = kernel_.buffers[static_cast<std::size_t>(load.buffer)];
+        return !buffer.written && load.mask == kNone && is_plain(buffer.dtype) &&
+               bytes(buffer.dtype) == 2;
+    }
+    // The same bits, but nothing that was computed from them before: what LLVM would keep instead
+    // is wider.
+    IrValue anew(IrValue raw) {
+        const unsigned bits = raw->getType()->getPrimitiveSizeInBits().getFixedValue();
+        if (bits % 32 != 0) return raw;
+        llvm::Type* word = b_.getInt32Ty();
+        auto* words = llvm::FixedVectorType::get(word, bits / 32);
+        auto* type = llvm::FunctionType::get(word, {word}, false);
+        auto* same = llvm::InlineAsm::get(type, "mov.b32 $0, $1;", "=r,r", true);
+        IrValue v = b_.CreateBitCast(raw, words);
+        for (unsigned k = 0; k < bits / 32; ++k)
+            v = b_.CreateInsertElement(v, b_.CreateCall(same, {b_.CreateExtractElement(v, k)}), k);
+        return b_.CreateBitCast(v, raw->getType());
+    }
     static bool is_plain(DType t) { return t == DType::F32 || t == DType::BF16 || t == DType::F16; }
 
     static bool has_bound(const Phase& p) {
@@ -305,10 +326,12 @@ class GpuNestEmitter {
         // Tells ptxas how many registers a thread may take: rows that wait for memory and for each
         // other need company.
         annotate_kernel(*function_, "maxntidx", map_.threads);
-        if (map_.single && (run_ || map_.each > 1))
-            annotate_kernel(
-                *function_, "minctasm",
-                std::max(1u, (run_ ? kThreadsOfRuns : kThreadsOfPieces) / map_.threads));
+        if (map_.single && (run_ || map_.each > 1)) {
+            const unsigned company = run_             ? kThreadsOfRuns
+                                     : map_.as_stored ? kThreadsOfLong
+                                                      : kThreadsOfPieces;
+            annotate_kernel(*function_, "minctasm", std::max(1u, company / map_.threads));
+        }
         b_.SetInsertPoint(llvm::BasicBlock::Create(c, "entry", function_));
     }
 
@@ -412,8 +435,11 @@ class GpuNestEmitter {
         if (!constant && !in_registers_[static_cast<std::size_t>(load.buffer)]) return std::nullopt;
         const auto found = kept_.find({load.buffer, common(phase, load.offset).node(), piece_});
         if (found == kept_.end()) return std::nullopt;
-        if (found->second.raw)
-            return Lanes{from_storage(context_, buffer.dtype, found->second.value.re)};
+        if (found->second.raw) {
+            IrValue raw = found->second.value.re;
+            if (map_.as_stored) raw = anew(raw);
+            return Lanes{from_storage(context_, buffer.dtype, raw)};
+        }
         return found->second.value;
     }
     void keep(const Phase& phase, std::int32_t buffer, Expr offset, Lanes value, bool raw = false) {
@@ -615,6 +641,11 @@ class GpuNestEmitter {
                 body.preset(i, *before);
             } else if (const auto before = kept(phase, inst)) {
                 body.preset(i, *before);
+            } else if (map_.as_stored && stays_narrow(inst)) {
+                IrValue raw = load_raw(phase, inst);
+                keep(phase, inst.buffer, inst.offset, {raw}, true);
+                const DType type = kernel_.buffers[static_cast<std::size_t>(inst.buffer)].dtype;
+                body.preset(i, Lanes{from_storage(context_, type, raw)});
             } else {
                 body.emit(i);
                 // Not where a mask may have left nothing.

@@ -187,16 +187,24 @@ class Mapper {
         if (!equal) return;
         m.lanes = row_lanes(row);
         const std::int64_t pieces = row / m.lanes;
-        if (pieces > kMostThreads) {
+        const std::int64_t few = form_.each != 0 ? form_.each : pieces_in_registers(m.lanes);
+        const auto whole = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
+        // Long rows (the logits of many classes) are read once if a block's registers hold one.
+        const bool is_long = pieces > kMostThreads;
+        if (is_long && (has_run() || m.lanes == 1 || whole(pieces, few) > kMostThreads)) {
             m.threads = m.group = form_.threads != 0 ? form_.threads : 512;
             return;
         }
         m.single = true;
         m.pieces = pieces;
-        const auto whole = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
+        if (is_long) {
+            m.as_stored = true;
+            m.each = static_cast<unsigned>(few);
+            m.threads = m.group = static_cast<unsigned>(whole(whole(pieces, few), kWarp) * kWarp);
+            return;
+        }
         // A warp alone waits for nobody; several pieces of a thread are asked for at once.
         const std::int64_t warp = whole(pieces, kWarp);
-        const std::int64_t few = form_.each != 0 ? form_.each : pieces_in_registers(m.lanes);
         if (warp <= (has_run() ? 1 : few)) {
             m.group = kWarp;
             m.threads = form_.threads != 0 ? form_.threads : 4 * kWarp;

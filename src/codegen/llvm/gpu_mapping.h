@@ -25,6 +25,7 @@ struct GpuMapping {
     bool single = false;
     unsigned each = 1;        // single: pieces of a thread, the group's width apart
     std::int64_t pieces = 0;  // single: of a row; threads beyond it are idle
+    bool as_stored = false;   // single: pieces stay as they lie in memory, where that is narrower
     unsigned groups() const { return threads / group; }  // of a block
 };
 
