@@ -122,19 +122,33 @@ def compiled(rival: str, function: Any) -> Any:
 
 
 def kernel_times(call: Function, repeats: int = 5) -> list[tuple[float, float, str]]:
-    """(us a call, launches a call, name) of each kernel, the longest first."""
+    """(us a call, launches a call, name) of each kernel, the longest first.
+
+    A kernel that is launched while the one before it still runs, and waits for that one's end,
+    counts from that end: the times add up to those in which the GPU was busy.
+    """
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as record:
         for _ in range(repeats):
             call()
         torch.cuda.synchronize()
-    rows = [
-        (e.self_device_time_total / repeats, e.count / repeats, e.key)
-        for e in record.key_averages()
-        if e.self_device_time_total > 0 and "Activity Buffer" not in e.key
-    ]
-    return sorted(rows, reverse=True)
+    spans = sorted(
+        (e.start_ns(), e.start_ns() + e.duration_ns(), e.name())
+        for e in record.profiler.kineto_results.events()
+        if e.device_type() == DeviceType.CUDA and e.duration_ns() > 0 and not e.is_user_annotation()
+    )
+    times: dict[str, list[float]] = {}
+    before = 0
+    for start, end, name in spans:
+        if "Activity Buffer" in name:
+            continue
+        own = times.setdefault(name, [0.0, 0.0])
+        own[0] += max(0, end - max(start, before)) / 1e3 / repeats
+        own[1] += 1 / repeats
+        before = max(before, end)
+    return sorted(((us, count, name) for name, (us, count) in times.items()), reverse=True)
 
 
 def time_calls(call: Function, seconds: float = 0.3) -> tuple[float, float]:
