@@ -1,8 +1,6 @@
 // See errors.h.
 #include "bindings/errors.h"
 
-#include <torch/csrc/utils/pybind.h>
-
 namespace ingot::bindings {
 
 ErrorTypes& error_types() {

@@ -2,6 +2,7 @@
 #pragma once
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/python_headers.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "ir/error.h"
 #include "runtime/driver.h"
@@ -36,6 +37,12 @@ PyObject* with_python_errors(F&& f) {
         return nullptr;
     }
     END_HANDLE_TH_ERRORS
+}
+
+/// The exception being handled as a Python error that is thrown on.
+[[noreturn]] inline void raise_in_python() {
+    with_python_errors([]() -> PyObject* { throw; });
+    throw pybind11::error_already_set();
 }
 
 }  // namespace ingot::bindings

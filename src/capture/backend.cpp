@@ -64,7 +64,8 @@ class LogWriter {
                 continue;
             }
             const c10::FunctionSchema& schema = call.op.schema();
-            std::string name = schema.name();
+            // Only version counters tell `data` from `detach`.
+            std::string name = schema.name() == "aten::data" ? "aten::detach" : schema.name();
             if (!schema.overload_name().empty()) name += "." + schema.overload_name();
             py::list arguments, results;
             for (const c10::IValue& v : call.arguments)

@@ -139,6 +139,9 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         if (!numbers_->any()) segment_->guards.drop_sizes();
         list_->push_back(segment_);
         return true;
+    } catch (const PutOff&) {
+        histories_.restore();
+        throw;
     } catch (const pybind11::error_already_set&) {  // a backend's, or no fallback is wanted
         const Pending pending;
         histories_.restore();
@@ -227,9 +230,13 @@ void Recording::give_up(const std::string& reason) {
         return;
     }
     over_ = true;
+    const struct Stop {  // whatever comes
+        ~Stop() {
+            if (Session* session = Session::current()) session->stop();
+        }
+    } stop;
     const Pending pending;
     end_eagerly(reason);
-    if (Session* session = Session::current()) session->stop();
 }
 
 PyObject* Recording::conclude(PyObject* result) {

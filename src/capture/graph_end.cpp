@@ -18,14 +18,9 @@
 namespace ingot::capture {
 namespace {
 
+using bindings::raise_in_python;
 using bindings::WithoutLock;
 using Clock = std::chrono::steady_clock;
-
-/// The exception being handled as a Python error that is thrown through the recording.
-[[noreturn]] void raise_in_python() {
-    bindings::with_python_errors([]() -> PyObject* { throw; });
-    throw pybind11::error_already_set();
-}
 
 template <class T>
 void permute(std::vector<T>& values, const std::vector<std::size_t>& order) {
@@ -98,10 +93,14 @@ void GraphEnd::run(const RecordingContext& context, const Transcript& transcript
     {
         const Quiet quiet;
         WithoutLock unlocked;
-        status = segment_.program->call(inputs, results, numbers);
+        if (segment_.program->is_compiled())
+            status = segment_.program->try_call(inputs, results, numbers);
+        else
+            results = segment_.program->settled(transcript.run(outputs_));
     }
-    if (status != trace::CallStatus::Done)
-        throw NotSupported("an index is out of range, or inputs overlap");
+    if (status == trace::CallStatus::KernelFailure)
+        throw NotSupported("an operator fails");  // in eager, too, which says it in its own words
+    if (status != trace::CallStatus::Done) throw NotSupported("inputs overlap");
     fulfil_all(outputs_, std::move(results));
     if (segment_.program->is_compiled())
         ++counters.graphs;

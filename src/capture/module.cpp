@@ -145,7 +145,8 @@ PyMethodDef functions[] = {
 }  // namespace
 
 bool add_to_module(PyObject* module) {
-    return add_captured_type(module) && PyModule_AddFunctions(module, functions) == 0;
+    return add_captured_type(module) && watch_data() &&
+           PyModule_AddFunctions(module, functions) == 0;
 }
 
 }  // namespace ingot::capture

@@ -110,9 +110,7 @@ void Recording::met_tensor(PyObject* tensor, std::int32_t node) {
     const at::Tensor& t = THPVariable_Unpack(tensor);
     if (t.is_cuda()) numbers_->found_gpu(t.device());
     GuardSet& guards = segment_->guards;
-    // A backend's graph gets such tensors with numbers for sizes.
-    const bool differentiable = context_.settings.training && context_.backend == nullptr;
-    if (!THPVariable_CheckExact(tensor) || (t.requires_grad() && !differentiable) ||
+    if (!THPVariable_CheckExact(tensor) || (t.requires_grad() && !context_.settings.training) ||
         t.is_inference() || recorder_->owns(t))
         return;
     TensorFacts& facts = *guards.nodes[static_cast<std::size_t>(node)].demand.tensor;
@@ -183,9 +181,8 @@ Verdict Recording::entered(Frame frame, Entry entry) {
     try {
         const Verdict verdict = enter(frame, entry);
         return abandoned_.empty() ? verdict : abandoned();
-    } catch (const std::exception& e) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, e.what());
-        return Verdict::raise;
+    } catch (...) {
+        return thrown();
     }
 }
 
@@ -250,11 +247,22 @@ Verdict Recording::before(Frame frame, const Event& event, PyObject** result) {
         } catch (const Error& e) {
             return break_at(frame, event, std::string("internal: ") + e.what(), result);
         }
-    } catch (const std::exception& e) {
-        // What could be made real has been; this is an error of an operator that was put off.
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, e.what());
-        return Verdict::raise;
+    } catch (...) {
+        return thrown();
     }
+}
+
+/// What could be made real has been: this is the error of an operator that was put off, or some
+/// other one that the program is to see.
+Verdict Recording::thrown() {
+    try {
+        throw;
+    } catch (pybind11::error_already_set& e) {
+        e.restore();
+    } catch (...) {
+        if (!PyErr_Occurred()) bindings::with_python_errors([]() -> PyObject* { throw; });
+    }
+    return Verdict::raise;
 }
 
 Verdict Recording::followed_or_guarded(Frame frame, const Event& event, PyObject** result) {
@@ -510,10 +518,13 @@ Verdict Recording::on_tensor_attribute(Frame frame, const Event& event, PyObject
     }
     if (name == "data") {  // the same memory without history; a promise where eager has an alias
         const Ref promise = numbers_->stand_in(tensor);
-        *result = PyObject_CallMethod(promise ? promise.get() : tensor, "detach", nullptr);
-        if (*result != nullptr) return Verdict::handled;
-        PyErr_Clear();
-        throw Puzzle("the data of a tensor");
+        try {
+            *result = THPVariable_Wrap(
+                recorder_->data_of(THPVariable_Unpack(promise ? promise.get() : tensor)));
+        } catch (const NotSupported&) {
+            throw Puzzle("the data of a tensor");
+        }
+        return *result != nullptr ? Verdict::handled : Verdict::raise;
     }
     const Known* known = world_->find(tensor);
     if (known != nullptr && known->tensor >= 0)

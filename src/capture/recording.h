@@ -207,9 +207,11 @@ class Recording final : public Observer {
     Verdict carried_out(const Event& event, PyObject** result);
     /// Ends the segment, carries the event out for real, begins the next segment.
     Verdict break_at(Frame frame, const Event& event, const std::string& reason, PyObject** result);
-    /// Ends the segment and the recording: CPython goes on, at replays with rebuilt frames.
     /// Ends the recording with `error` as the program's.
     Verdict raised(pybind11::error_already_set& error);
+    /// The exception being handled becomes the program's.
+    static Verdict thrown();
+    /// Ends the segment and the recording: CPython goes on, at replays with rebuilt frames.
     Verdict leave_at(Frame frame, const Event& event, const std::string& reason);
     /// Notes the break; under `fullgraph` it is an error: true with the error set.
     bool is_error(Frame frame, const std::string& reason);

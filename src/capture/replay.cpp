@@ -33,7 +33,8 @@ void gather(const Segment& segment, const Values& values, Inputs& inputs,
     }
 }
 
-/// Runs the segment's program. NoMatch: it cannot serve these inputs.
+/// Runs the segment's program. NoMatch: it cannot serve these inputs. Eager: an operator of it
+/// raises, and nothing has been changed: eager raises where the program may handle it.
 ReplayStatus compute(const Segment& segment, const Values& values,
                      std::vector<at::Tensor>& outputs) {
     Inputs inputs;
@@ -48,21 +49,18 @@ ReplayStatus compute(const Segment& segment, const Values& values,
     }
     trace::CallStatus status = trace::CallStatus::Done;
     if (segment.program->is_short()) {
-        status = segment.program->call(inputs, outputs, numbers);
+        status = segment.program->try_call(inputs, outputs, numbers);
     } else {
         // Other threads may replace parameters meanwhile.
         c10::SmallVector<at::Tensor, 32> held;
         for (c10::TensorImpl* impl : inputs) held.push_back(trace::borrow(impl));
         const std::shared_ptr<SegmentProgram> program = segment.program;
         WithoutLock unlocked;
-        status = program->call(inputs, outputs, numbers);
-        if (status == trace::CallStatus::KernelFailure) outputs = program->replay(inputs, numbers);
+        status = program->try_call(inputs, outputs, numbers);
         held.clear();
     }
     if (status == trace::CallStatus::OtherInputs) return ReplayStatus::NoMatch;
-    if (status == trace::CallStatus::KernelFailure && segment.program->is_short())
-        outputs = segment.program->replay(inputs, numbers);
-    return ReplayStatus::Done;
+    return status == trace::CallStatus::Done ? ReplayStatus::Done : ReplayStatus::Eager;
 }
 
 /// The segment that serves these slots, run; its objects in `registers`, or, if all it does is to
@@ -85,7 +83,9 @@ ReplayStatus serve(const ReplayContext& context, const SegmentList& list,
         if (s.end == Segment::End::Eager) return ReplayStatus::Eager;
         std::vector<at::Tensor> outputs;
         if (s.program != nullptr) {
-            if (compute(s, values, outputs) == ReplayStatus::NoMatch) {
+            const ReplayStatus status = compute(s, values, outputs);
+            if (status == ReplayStatus::Eager) return status;
+            if (status == ReplayStatus::NoMatch) {
                 if (last && context.failure != nullptr)
                     *context.failure = "the inputs' memory or their need of gradients is another";
                 continue;

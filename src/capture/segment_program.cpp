@@ -247,13 +247,15 @@ trace::CallStatus SegmentProgram::call(std::span<c10::TensorImpl* const> inputs,
     return status;
 }
 
-std::vector<at::Tensor> SegmentProgram::replay(std::span<c10::TensorImpl* const> inputs,
-                                               std::span<const std::int64_t> numbers) const {
-    at::AutoGradMode grad(true);  // each recorded call knows whether it was on
-    std::vector<at::Tensor> outputs =
-        joint_ ? joint_->forward().replay(inputs, numbers) : plain_->replay(inputs, numbers);
-    settle(outputs);
-    return outputs;
+trace::CallStatus SegmentProgram::try_call(std::span<c10::TensorImpl* const> inputs,
+                                           std::vector<at::Tensor>& outputs,
+                                           std::span<const std::int64_t> numbers) {
+    if (!plain_ && !joint_) return call(inputs, outputs, numbers);
+    try {
+        return call(inputs, outputs, numbers);
+    } catch (const c10::Error&) {
+        return trace::CallStatus::KernelFailure;
+    }
 }
 
 }  // namespace ingot::capture

@@ -62,9 +62,16 @@ class SegmentProgram {
     trace::CallStatus call(std::span<c10::TensorImpl* const> inputs,
                            std::vector<at::Tensor>& outputs,
                            std::span<const std::int64_t> numbers = {});
-    /// The recorded calls one by one, as eager does.
-    std::vector<at::Tensor> replay(std::span<c10::TensorImpl* const> inputs,
-                                   std::span<const std::int64_t> numbers = {}) const;
+    /// The same, but an operator of a compiled program that raises is a KernelFailure: inputs are
+    /// unchanged, and eager raises in its own words if it is asked. A GPU's late errors are thrown.
+    trace::CallStatus try_call(std::span<c10::TensorImpl* const> inputs,
+                               std::vector<at::Tensor>& outputs,
+                               std::span<const std::int64_t> numbers = {});
+    /// What eager has computed of the recording, as a call gives it.
+    std::vector<at::Tensor> settled(std::vector<at::Tensor> outputs) const {
+        settle(outputs);
+        return outputs;
+    }
     /// Whether a call is too short to give up Python's lock for.
     bool is_short() const { return plain_ != nullptr && !gradients_ && plain_->is_short(); }
     /// Whether a call is given the numbers of all symbols, not only of those that are integers.

@@ -3,8 +3,10 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <optional>
 #include <unordered_set>
 
+#include "bindings/errors.h"
 #include "capture/histories.h"
 #include "capture/objects.h"
 #include "trace/replay.h"
@@ -59,17 +61,29 @@ std::vector<at::Tensor> Transcript::live(std::span<const Ref> contexts) const {
     return live;
 }
 
+std::vector<at::Tensor> Transcript::run(const std::vector<at::Tensor>& promises) const {
+    auto replay =
+        std::make_optional<trace::Replay>([this](Expr symbol) { return symbols->hint(symbol); });
+    for (const trace::InputSource& s : inputs)
+        if (s.captured.defined()) replay->bind(s.promise, s.captured);
+    at::AutoGradMode grad(true);  // each call knows whether it was on
+    try {
+        return replay->run(log, promises);
+    } catch (...) {
+        std::vector<at::Tensor> made;
+        for (const at::Tensor& promise : promises) made.push_back(replay->find(promise));
+        replay.reset();  // nobody else knows them now
+        for (std::size_t i = 0; i < made.size(); ++i)
+            if (made[i].defined()) fulfil(promises[i], std::move(made[i]));
+        const pybind11::gil_scoped_acquire lock;
+        bindings::with_python_errors([]() -> PyObject* { throw; });
+        throw PutOff();
+    }
+}
+
 void Transcript::fill_all(const std::vector<at::Tensor>& promises) const {
     if (log.empty() && promises.empty()) return;
-    std::vector<at::Tensor> reals;
-    {
-        trace::Replay replay([this](Expr symbol) { return symbols->hint(symbol); });
-        for (const trace::InputSource& s : inputs)
-            if (s.captured.defined()) replay.bind(s.promise, s.captured);
-        at::AutoGradMode grad(true);  // each call knows whether it was on
-        reals = replay.run(log, promises);
-    }
-    fulfil_all(promises, std::move(reals));
+    fulfil_all(promises, run(promises));
 }
 
 }  // namespace ingot::capture

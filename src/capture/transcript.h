@@ -4,7 +4,7 @@
 // its making fails), eager makes the recorded calls and the promises get what they promised. Costs
 // what the calls cost.
 #pragma once
-#include <Python.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <memory>
 #include <vector>
@@ -18,6 +18,12 @@ namespace ingot::capture {
 /// that refer to them stay.
 void fulfil_all(const std::vector<at::Tensor>& promises, std::vector<at::Tensor> reals);
 
+/// An operator that was put off has raised: the Python error. What came before it in the program is
+/// done and filled in.
+class PutOff final : public pybind11::error_already_set {
+    using pybind11::error_already_set::error_already_set;
+};
+
 /// What a recording needs to be carried out again.
 struct Transcript {
     std::vector<trace::LoggedCall> log;
@@ -30,7 +36,9 @@ struct Transcript {
           symbols(r.symbols()) {}
     /// The promises that Python still holds, beside the dicts of `contexts`.
     std::vector<at::Tensor> live(std::span<const Ref> contexts = {}) const;
-    /// Carries the calls out eagerly and fills the promises.
+    /// Carries the calls out eagerly: what takes the place of the promises. Throws PutOff.
+    std::vector<at::Tensor> run(const std::vector<at::Tensor>& promises) const;
+    /// The same, and fills them.
     void fill_all(const std::vector<at::Tensor>& promises) const;
 };
 

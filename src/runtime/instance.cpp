@@ -350,16 +350,20 @@ void Instance::find_memory_events() {
                 steps_[s].releases.push_back(i);
 }
 
-// Inputs that are written before, or by, the last step that checks indices.
+// Inputs that are written before, or by, the last step that may fail: a kernel that checks indices,
+// or one of the program's own calls.
 void Instance::find_spoiled(const Plan& plan) {
     may_spoil_.assign(inputs_.size(), false);
-    std::size_t end = plan.steps.size();  // behind the last one that checks
+    std::size_t end = plan.steps.size();  // behind the last one that may fail
     const auto kernel_of = [&](const KernelStep& step) -> const Kernel& {
         return plan.kernels.at(step.kernel);
     };
-    for (; end > 0; --end)
-        if (const auto* step = std::get_if<KernelStep>(&plan.steps[end - 1]))
-            if (checks_indices(kernel_of(*step))) break;
+    const auto may_fail = [&](const auto& step) {
+        const auto* kernel = std::get_if<KernelStep>(&step);
+        return kernel != nullptr ? checks_indices(kernel_of(*kernel))
+                                 : std::get<ExternStep>(step).index >= 0;
+    };
+    while (end > 0 && !may_fail(plan.steps[end - 1])) --end;
     std::vector<bool> written(buffers_.size(), false);
     for (std::size_t s = 0; s < end; ++s) {
         if (const auto* step = std::get_if<KernelStep>(&plan.steps[s])) {

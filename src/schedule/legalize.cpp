@@ -152,7 +152,8 @@ ValueId pool_windows(Graph& g, const Pool& p, ValueId x, const Sizes& result) {
         low[d] = p.padding[i];
         Expr needed =
             (result[d] - Expr(1)) * Expr(p.stride[i]) + Expr((p.kernel[i] - 1) * p.dilation[i] + 1);
-        high[d] = needed - sizes[d] - low[d];
+        // A symbolic size leaves out windows that stick out: what is behind the last one may stay.
+        high[d] = sizes[d].is_constant() ? needed - sizes[d] - low[d] : low[d];
         pads = pads || !low[d].is(0) || !high[d].is(0);
     }
     if (pads)

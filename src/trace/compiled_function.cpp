@@ -12,6 +12,7 @@
 #include "trace/dtypes.h"
 #include "trace/output_tensor.h"
 #include "trace/replay.h"
+#include "trace/silent_changes.h"
 #include "trace/symbol_values.h"
 
 namespace ingot::trace {
@@ -99,6 +100,7 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
     for (const InputSource& source : recording.inputs) {
         input_promises_.push_back(source.promise);
         captured_.push_back(source.captured);
+        silent_.push_back(source.silent);
     }
     from_caller_.assign(input_promises_.size(), -1);
     add_slots(examples, promises);
@@ -393,7 +395,12 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
     runtime::SharedArena* const arena = device_.is_cpu() ? arena_.get() : nullptr;
     CallFrame frame{inputs, variant, sized, instance.lease(arena), nullptr, {}, {}};
     frame.context = &**frame.lease;
-    {
+    const auto restore_inputs = [&] {
+        for (std::size_t i = 0; device_.is_cpu() && i < frame.saved.size(); ++i)
+            if (frame.saved[i].defined())
+                borrow(graph_input(inputs, written_[i])).data().copy_(frame.saved[i]);
+    };
+    try {
         std::optional<BelowAutograd> guard;
         if (instance.extern_count() != 0) guard.emplace();
         bind_inputs(frame);
@@ -412,10 +419,12 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
                 instance.run(*frame.context, threads_, nullptr, direct);
             }
         }
+    } catch (const c10::Error&) {  // of an operator that is called
+        restore_inputs();
+        throw;
     }
     if (frame.context->error() != kNoError) {
-        for (std::size_t i = 0; i < frame.saved.size(); ++i)
-            borrow(graph_input(inputs, written_[i])).data().copy_(frame.saved[i]);
+        restore_inputs();
         return CallStatus::KernelFailure;
     }
     collect(frame);
@@ -509,8 +518,15 @@ void CompiledFunction::write_back(CallFrame& frame) const {
             BelowAutograd guard;
             borrow(impl).copy_(frame.outputs[o]);
         }
-        if (impl->version_counter().enabled()) impl->bump_version();
+        note_written(slots[o].writes_input, *impl);
     }
+}
+
+void CompiledFunction::note_written(std::int32_t input, c10::TensorImpl& tensor) const {
+    if (silent_[input])
+        note_silent_change(tensor);
+    else if (tensor.version_counter().enabled())
+        tensor.bump_version();
 }
 
 void CompiledFunction::build_outputs(CallFrame& frame, std::vector<at::Tensor>& outputs) const {
@@ -518,9 +534,10 @@ void CompiledFunction::build_outputs(CallFrame& frame, std::vector<at::Tensor>& 
     outputs.reserve(recipes_.size());
     using Kind = OutputRecipe::Kind;
     auto looking_into = [](const at::Tensor& base, const Sized::View& view, std::int64_t offset,
-                           bool detached) {
+                           const OutputRecipe& r) {
         at::Tensor result = base.as_strided(view.sizes, view.strides, offset + view.offset);
-        return detached ? result.detach() : result;
+        if (r.apart) return result.variable_data();
+        return r.detached ? result.detach() : result;
     };
     for (std::size_t i = 0; i < recipes_.size(); ++i) {
         const OutputRecipe& r = recipes_[i];
@@ -534,11 +551,11 @@ void CompiledFunction::build_outputs(CallFrame& frame, std::vector<at::Tensor>& 
                 break;
             case Kind::ViewOfInput: {
                 const at::Tensor base = borrow(graph_input(frame.inputs, r.index));
-                outputs.push_back(looking_into(base, view, base.storage_offset(), r.detached));
+                outputs.push_back(looking_into(base, view, base.storage_offset(), r));
                 break;
             }
             case Kind::ViewOfGraph:
-                outputs.push_back(looking_into(frame.outputs[r.index], view, 0, r.detached));
+                outputs.push_back(looking_into(frame.outputs[r.index], view, 0, r));
                 break;
             case Kind::Same:
                 outputs.push_back(outputs[r.index]);

@@ -210,6 +210,8 @@ class CompiledFunction {
         std::shared_ptr<const runtime::Program> program) const;
     void collect(CallFrame& frame) const;
     void write_back(CallFrame& frame) const;
+    /// The program has written to this input: its version counter notices, as in eager.
+    void note_written(std::int32_t input, c10::TensorImpl& tensor) const;
     void build_outputs(CallFrame& frame, std::vector<at::Tensor>& outputs) const;
     void prepare_graphs(std::span<const at::Tensor> examples);
     void drop_graphs();
@@ -233,6 +235,7 @@ class CompiledFunction {
     std::vector<Slot> slots_;                 // by caller's input
     std::vector<std::int32_t> from_caller_;   // by graph input: the caller's position or -1
     std::vector<at::Tensor> captured_;        // by graph input, where no caller gives it
+    std::vector<std::uint8_t> silent_;        // by graph input: see InputSource
     std::vector<Reading> reading_;            // by graph input
     std::vector<bool> copied_out_;            // by graph output: of a graph's calls
     std::vector<at::Tensor> input_promises_;  // by graph input

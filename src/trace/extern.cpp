@@ -250,9 +250,10 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
     if (random) random_run.reset();
     std::vector<ValueId> operands;
     for (const at::Tensor& t : b.operands) operands.push_back(read(t));
+    // A call without a result is made for the error that it may raise.
     Attrs attrs{{"callee", call_origin},
                 {"index", static_cast<std::int64_t>(externs.size())},
-                {"pure", !random}};
+                {"pure", !random && !types.empty()}};
     if (reads_channels_last(schema.name()) && types[0].rank() == 4)
         attrs.set("orders", Ints{0, 2, 3, 1});
     else if (device.is_cuda())

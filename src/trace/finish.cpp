@@ -70,6 +70,7 @@ std::vector<OutputRecipe> RecorderState::describe_outputs(std::span<const at::Te
         r.strides = to_sizes(p.sym_strides());
         r.offset = unwrap(p.sym_storage_offset() - p.cell()->offset);
         r.detached = !tensor.is_view();
+        r.apart = p.is_apart();
     };
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         OutputRecipe& r = recipes[i];
@@ -106,6 +107,7 @@ void RecorderState::write_inputs() {
     for (std::size_t i = 0; i < input_cells_.size(); ++i) {
         const Cell& cell = *input_cells_[i];
         if (cell.generation == 0) continue;
+        inputs[i].silent = !cell.noticed;
         if (repeats(cell.sizes, cell.strides))
             throw NotSupported("a write to an input whose elements overlap");
         graph.mutable_inputs()[i].frozen = false;

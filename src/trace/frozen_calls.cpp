@@ -12,6 +12,7 @@
 #include "passes/facts.h"
 #include "trace/compiled_call.h"
 #include "trace/compiled_function.h"
+#include "trace/silent_changes.h"
 
 namespace ingot::trace {
 namespace {
@@ -24,11 +25,15 @@ constexpr int kChangesUntilUnfrozen = 3;
 constexpr std::int64_t kPackLaterBytes = std::int64_t{32} << 20;
 
 InputState state_of(const c10::TensorImpl& t) {
-    // An inference tensor has no version: count it as new at every call.
+    // An inference tensor has no version, and an alias that lives may be written to unnoticed:
+    // count them as new at every call.
     static std::atomic<std::uint64_t> unique{std::uint64_t{1} << 63};
     const auto& version = t.version_counter();
+    const std::uint64_t silent = silent_changes(t);
+    const bool noticed = version.enabled() && (silent == 0 || t.unsafe_storage().use_count() == 1);
     return {t.unsafe_storage().unsafeGetStorageImpl(), data_of(t, false),
-            version.enabled() ? version.current_version() : unique.fetch_add(1)};
+            noticed ? version.current_version() + (silent << 32 & ~(std::uint64_t{1} << 63))
+                    : unique.fetch_add(1)};
 }
 
 }  // namespace

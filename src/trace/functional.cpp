@@ -114,6 +114,7 @@ void RecorderState::write(const Promise& promise, ValueId value) {
         throw NotSupported("a write to an input that shares memory with another");
     check(graph.type(value) == type_of(cell, promise.view()),
           "a write changes the type of a storage");
+    cell.noticed = cell.noticed || !promise.is_apart();
     if (promise.view()) {
         write(cell, *promise.view(), value);
     } else {
@@ -151,8 +152,10 @@ at::Tensor RecorderState::view_of(const Promise& base, ViewPath path, c10::Scala
     const Type& type = type_of(*base.cell(), path);
     check(type.dtype == to_dtype(dtype) && same_sizes(type.sizes, sizes),
           "a view's metadata differ from its contents");
-    return at::Tensor(c10::make_intrusive<Promise>(base.cell(), std::move(path), dtype,
-                                                   base.device(), sizes, strides, offset));
+    auto view = c10::make_intrusive<Promise>(base.cell(), std::move(path), dtype, base.device(),
+                                             sizes, strides, offset);
+    if (base.is_apart()) view->set_apart();
+    return at::Tensor(std::move(view));
 }
 
 namespace {

@@ -189,8 +189,7 @@ bool CompiledFunction::replay_graph(Captured& g, std::span<c10::TensorImpl* cons
         const at::Tensor& made = g.outputs[o];
         if (slots[o].writes_input >= 0) {
             frame.outputs.push_back(made);
-            const auto& version = graph_input(inputs, slots[o].writes_input)->version_counter();
-            if (version.enabled()) graph_input(inputs, slots[o].writes_input)->bump_version();
+            note_written(slots[o].writes_input, *graph_input(inputs, slots[o].writes_input));
         } else if (copied_out_[o] && slots[o].layout.bytes <= kCopiedOutBytes &&
                    made.storage_offset() == 0) {
             frame.outputs.push_back(

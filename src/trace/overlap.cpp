@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace ingot::trace {
@@ -109,6 +110,21 @@ bool apart_elsewhere(const at::Tensor& a, const at::Tensor& b, const SymbolicSiz
 }
 
 }  // namespace
+
+bool overlaps_itself(const at::Tensor& tensor, const SymbolicSizes& known) {
+    const Strided v(tensor, [&](Expr symbol) { return known.hint(symbol); });
+    if (std::ranges::find(v.sizes, 0) != v.sizes.end()) return false;
+    std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, last index
+    for (std::size_t d = 0; d < v.sizes.size(); ++d)
+        if (v.sizes[d] > 1) dims.emplace_back(v.strides[d], v.sizes[d] - 1);
+    std::ranges::sort(dims);
+    std::int64_t reach = 0;
+    for (const auto& [stride, last] : dims) {
+        if (stride <= reach) return true;
+        reach += stride * last;
+    }
+    return false;
+}
 
 Overlap overlap(const at::Tensor& a, const at::Tensor& b, const SymbolicSizes& known) {
     const Numbers example = [&](Expr symbol) { return known.hint(symbol); };

@@ -17,4 +17,8 @@ enum class Overlap : std::uint8_t { None, Same, Part };
 /// a few others; where the answers differ, they become numbers.
 Overlap overlap(const at::Tensor& a, const at::Tensor& b, const SymbolicSizes& symbols);
 
+/// Whether two indices into the tensor may mean one element, as they do where it was expanded: by
+/// the example's numbers, and "yes" where strides alone do not tell.
+bool overlaps_itself(const at::Tensor& tensor, const SymbolicSizes& symbols);
+
 }  // namespace ingot::trace

@@ -76,6 +76,7 @@ c10::intrusive_ptr<c10::TensorImpl> Promise::copy_detached(Version&& version, bo
     auto copy =
         c10::make_intrusive<Promise>(cell_, view_, c10::typeMetaToScalarType(dtype()), device(),
                                      sym_sizes().vec(), sym_strides().vec(), sym_storage_offset());
+    copy->apart_ = apart_;
     copy_tensor_metadata(this, copy.get(), std::forward<Version>(version), allow);
     if (RecorderState* recorder = topmost_recorder();
         recorder != nullptr && cell_ != nullptr && recorder == cell_->owner) {

@@ -24,6 +24,7 @@ struct Cell {
     std::uint64_t generation = 0;
     std::int32_t input = -1;     // the graph input it stands for
     bool shares_memory = false;  // another input overlaps it: writes cannot be followed
+    bool noticed = false;        // it was written in a way that version counters notice
     c10::ScalarType dtype = c10::kFloat;
     SymInts sizes, strides;  // of the base tensor
     c10::SymInt offset = 0;  // storage offset of the base tensor
@@ -49,6 +50,10 @@ class Promise final : public c10::TensorImpl {
 
     const std::shared_ptr<Cell>& cell() const { return cell_; }
     const ViewPath& view() const { return view_; }
+    /// Whether its version counter is another than its memory's: `data` of a tensor, and views of
+    /// that. What is written to it is not noticed by others.
+    bool is_apart() const { return apart_; }
+    void set_apart() { apart_ = true; }
     /// Makes this promise look at other contents (transpose_, resize_, set_data).
     void become(std::shared_ptr<Cell> cell, ViewPath view, const SymInts& sizes,
                 const SymInts& strides, const c10::SymInt& offset);
@@ -74,6 +79,7 @@ class Promise final : public c10::TensorImpl {
 
     std::shared_ptr<Cell> cell_;
     ViewPath view_;
+    bool apart_ = false;
     mutable Ints numbers_, stride_numbers_;  // what sizes_custom and strides_custom gave
 };
 

@@ -35,14 +35,13 @@ bool has_out(const c10::FunctionSchema& schema) {
 }
 
 /// Operators whose decomposition would look at data, though the call itself can be recorded.
-bool stays_a_call(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-    const std::size_t count = op.schema().arguments().size();
+bool stays_a_call(const c10::OperatorHandle& op) {
     // What else comes with a kernel for metadata need not be taken apart: it is the program's own.
     const std::string& name = op.operator_name().name;
     if (!name.starts_with("aten::") && op.hasKernelForDispatchKey(c10::DispatchKey::Meta) &&
         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd))
         return true;
-    return name == "aten::_linalg_check_errors" || eager_refuses(op, std::span(stack).last(count));
+    return name == "aten::_linalg_check_errors";
 }
 
 /// Stores a lowering's result in the tensor an in-place or out= operator names.
@@ -122,7 +121,7 @@ void RecorderState::refuse_history(const c10::OperatorHandle& op,
 }
 
 /// A write whose operands lie partly in the written memory is eager's: it raises, or depends on the
-/// order of the elements.
+/// order of the elements. So does one to elements that lie over each other.
 void RecorderState::refuse_overlap(const c10::OperatorHandle& op,
                                    const torch::jit::Stack& stack) const {
     const auto& formal = op.schema().arguments();
@@ -133,6 +132,9 @@ void RecorderState::refuse_overlap(const c10::OperatorHandle& op,
     };
     const bool elementwise = op.hasTag(at::Tag::pointwise) || op.schema().name() == "aten::copy_";
     const auto check_target = [&](std::size_t target, const at::Tensor& written) {
+        if (written.defined() && written.layout() == c10::kStrided &&
+            overlaps_itself(written, *symbols))
+            throw NotSupported("a write to elements that lie over each other");
         const Cell* cell = cell_of(written);
         for (std::size_t i = 0; cell != nullptr && i < formal.size(); ++i) {
             if (i == target) continue;
@@ -277,7 +279,12 @@ void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& s
             specialise_met(op, stack);
             if (read_number) read_stand_ins(op, stack);
         }
-        if (stays_a_call(op, stack)) return record_extern(op, stack);
+        const bool refused =
+            eager_refuses(op, std::span(stack).last(op.schema().arguments().size()));
+        // Where the program can be left, eager raises when it is this operator's turn.
+        if (refused && (follows_gradients || refuses_gradients))
+            throw NotSupported("eager takes no operands of this type");
+        if (refused || stays_a_call(op)) return record_extern(op, stack);
         if (run_fused_step(op, stack)) return;
         if (lower(op, stack)) return;
         for (auto key : {c10::DispatchKey::CompositeImplicitAutograd,
@@ -402,6 +409,17 @@ std::span<const LoggedCall> Recorder::log() const { return state_->log; }
 at::Tensor Recorder::promise_of(const at::Tensor& tensor) {
     const std::int32_t input = state_->promise(tensor).cell()->input;
     return is_promise(tensor) ? tensor : state_->inputs[static_cast<std::size_t>(input)].promise;
+}
+at::Tensor Recorder::data_of(const at::Tensor& tensor) {
+    static const c10::OperatorHandle op =
+        c10::Dispatcher::singleton().findSchemaOrThrow("aten::data", "");
+    at::Tensor data = promise_of(tensor).variable_data();
+    as_promise(data.unsafeGetTensorImpl())->set_apart();
+    LoggedCall& copy = state_->log.back();
+    check(copy.results.size() == 1 && copy.results[0].toTensor().is_same(data),
+          "a copy that is not in the log");
+    copy.op = op;
+    return data;
 }
 bool Recorder::is_input(const at::Tensor& promise) {
     const Promise* p = as_promise(promise.unsafeGetTensorImpl());

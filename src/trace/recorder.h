@@ -72,6 +72,7 @@ struct OutputRecipe {
     Expr offset;
     /// Views only: to PyTorch none, so that changes of it leave the other's history alone (detach).
     bool detached = false;
+    bool apart = false;  // views only, `data`: with a version counter of its own
 };
 
 class CustomFunction;
@@ -113,6 +114,7 @@ struct InputSource {
     at::Tensor captured;  // defined: a tensor the program found by itself (a buffer, a constant too
                           // large to embed); undefined: given to add_input, in order
     bool met = false;     // found by itself, whoever gives it
+    bool silent = false;  // written, if at all, through `data` alone: no version counter notices
 };
 
 /// A size of an input that may differ from call to call.
@@ -245,6 +247,9 @@ class Recorder {
     std::span<const LoggedCall> log() const;
     /// The promise of a tensor from outside, which becomes an input if it was none.
     at::Tensor promise_of(const at::Tensor& tensor);
+    /// What `data` of a tensor, from outside or not, is: a promise of the same memory that has
+    /// neither its history nor its version counter.
+    at::Tensor data_of(const at::Tensor& tensor);
     /// Whether the promise's memory is an input's.
     static bool is_input(const at::Tensor& promise);
     /// The calls of the log from `first` on are the forward of `function`.

@@ -36,8 +36,7 @@ std::int64_t Replay::number(const c10::SymInt& value) const {
 
 at::Tensor Replay::tensor(const at::Tensor& promise) const {
     if (!promise.defined()) return promise;
-    const auto found = values_.find(promise.unsafeGetTensorImpl());
-    if (found != values_.end()) return found->second;
+    if (at::Tensor found = find(promise); found.defined()) return found;
     check(!is_promise(promise), "the log of calls uses a tensor that no call made");
     return promise;
 }

@@ -30,6 +30,11 @@ class Replay {
                                 std::span<const at::Tensor> wanted);
     /// The number of a symbolic integer in this call.
     std::int64_t number(const c10::SymInt& value) const;
+    /// What stands for `promise`, undefined if nothing does (yet).
+    at::Tensor find(const at::Tensor& promise) const {
+        const auto found = values_.find(promise.unsafeGetTensorImpl());
+        return found == values_.end() ? at::Tensor() : found->second;
+    }
     /// What stands for `promise` now; a tensor that was real while recording is itself.
     at::Tensor tensor(const at::Tensor& promise) const;
 

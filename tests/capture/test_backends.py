@@ -371,6 +371,27 @@ def test_gradients_with_floats_that_change():
     assert len(backend.graphs) == 2
 
 
+@pytest.mark.parametrize("name", [None, "eager", "aot_eager"])
+def test_gradients_at_sizes_that_change(name):
+    def f(x, w):
+        y = (x @ w).tanh()
+        return y.sum(0) / x.shape[0], y[1:] * x.shape[0]
+
+    backend = RecordingBackend() if name is None else name
+    compiled = ingot.compile(f, backend=backend)
+    w = torch.randn(4, 2, requires_grad=True)
+    for n in (3, 5, 4, 9, 5):
+        x = torch.randn(n, 4, requires_grad=True)
+        gradients = []
+        for function in (compiled, f):
+            loss = sum(one.square().sum() for one in function(x, w))
+            gradients.append(torch.autograd.grad(loss, (x, w)))
+        for got, want in zip(*gradients, strict=True):
+            torch.testing.assert_close(got, want)
+    if name is None:
+        assert len(backend.graphs) == 2
+
+
 def test_what_a_backend_decides_by_floats_is_asked_at_each_call():
     graphs = []
 

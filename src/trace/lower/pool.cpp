@@ -12,10 +12,13 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// The windows of a pooling, by spatial dim.
+/// The windows of a pooling, by spatial dim. Sizes of images may be symbolic where windows that
+/// stick out at the end are left out.
 struct Windows {
     std::size_t n;  // spatial dims
-    Ints kernel, stride, padding, dilation, in, out;
+    Ints kernel, stride, padding, dilation;
+    SymInts in;
+    bool ceil;
     std::int64_t first;  // the first spatial dim of the operand
 
     static Ints per_dim(Ints v, std::size_t n, const Ints& otherwise) {
@@ -28,30 +31,41 @@ struct Windows {
         stride = per_dim(call.given("stride") ? call.ints("stride") : Ints{}, n, kernel);
         padding = per_dim(call.given("padding") ? call.ints("padding") : Ints{}, n, Ints(n, 0));
         dilation = per_dim(call.given("dilation") ? call.ints("dilation") : Ints{}, n, Ints(n, 1));
-        bool ceil = call.flag("ceil_mode");
+        ceil = call.flag("ceil_mode");
         first = self.dim() - static_cast<std::int64_t>(n);
         if (first < 1) throw UserError("pooling: too few dims");
         for (std::size_t i = 0; i < n; ++i) {
             if (kernel[i] <= 0 || stride[i] <= 0 || dilation[i] <= 0 || padding[i] < 0 ||
                 padding[i] > (dilation[i] * (kernel[i] - 1) + 1) / 2)
                 throw UserError("pooling: bad kernel, stride, padding or dilation");
-            std::int64_t size = self.size(first + static_cast<std::int64_t>(i));
-            std::int64_t span = size + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1;
-            if (span < 0) throw UserError("pooling: the window is larger than the input");
-            std::int64_t o = (span + (ceil ? stride[i] - 1 : 0)) / stride[i] + 1;
-            if (ceil && (o - 1) * stride[i] >= size + padding[i]) --o;
-            in.push_back(size);
-            out.push_back(o);
+            c10::SymInt size = self.sym_size(first + static_cast<std::int64_t>(i));
+            if (ceil) size = concrete(size);
+            if (size + (2 * padding[i] - span(i)) < 0)
+                throw UserError("pooling: the window is larger than the input");
+            in.push_back(std::move(size));
         }
+    }
+    /// How much of the operand a window covers.
+    std::int64_t span(std::size_t i) const { return dilation[i] * (kernel[i] - 1) + 1; }
+    /// How many windows there are along a dim; what is symbolic is specialised.
+    std::int64_t count(std::size_t i) const {
+        const std::int64_t size = concrete(in[i]);
+        const std::int64_t room = size + 2 * padding[i] - span(i);
+        std::int64_t o = (room + (ceil ? stride[i] - 1 : 0)) / stride[i] + 1;
+        if (ceil && (o - 1) * stride[i] >= size + padding[i]) --o;
+        return o;
     }
     /// `v` padded with `value` and cut into windows: the last n dims walk inside a window.
     ValueId cut(Emitter& e, ValueId v, const Scalar& value) const {
-        Ints low(at(e.rank(v)), 0), high = low, dims;
+        SymInts low(at(e.rank(v)), 0), high = low;
+        Ints dims;
         for (std::size_t i = 0; i < n; ++i) {
             std::size_t d = at(first) + i;
-            std::int64_t needed = (out[i] - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1;
             low[d] = padding[i];
-            high[d] = needed - in[i] - padding[i];  // negative: the rest is never looked at
+            if (const auto size = in[i].maybe_as_int())  // negative: the rest is never looked at
+                high[d] = (count(i) - 1) * stride[i] + span(i) - *size - padding[i];
+            else
+                high[d] = padding[i];
             dims.push_back(static_cast<std::int64_t>(d));
         }
         v = e.pad(v, low, high, value);
@@ -109,15 +123,17 @@ void lower_max_pool(Call& call) {
     call.give(both[1], strides, self.device());
 }
 
-/// How many elements count in each window along one dim.
+/// How many elements count in each window along one dim; one number for all if it is the same.
 std::vector<double> counts(const Windows& w, std::size_t i, bool with_padding) {
+    if (!w.ceil && (with_padding || w.padding[i] == 0)) return {static_cast<double>(w.kernel[i])};
     std::vector<double> out;
-    for (std::int64_t o = 0; o < w.out[i]; ++o) {
+    const std::int64_t size = concrete(w.in[i]);
+    for (std::int64_t o = 0; o < w.count(i); ++o) {
         std::int64_t start = o * w.stride[i] - w.padding[i];
-        std::int64_t end = std::min(start + w.kernel[i], w.in[i] + w.padding[i]);
+        std::int64_t end = std::min(start + w.kernel[i], size + w.padding[i]);
         if (!with_padding) {
             start = std::max<std::int64_t>(start, 0);
-            end = std::min(end, w.in[i]);
+            end = std::min(end, size);
         }
         out.push_back(static_cast<double>(end - start));
     }

@@ -351,3 +351,103 @@ def suppressed_and_recovered(w):
     f = w.compile(f)
     for values in ([1, 0, 2], [1, "a", 2], [0], [1, 0, 2]):
         w.call(f, w.t(2), values)
+
+
+@program
+def writes_to_what_was_expanded(w):
+    def at_once(x, items):
+        items.insert(0, x * 2)
+        y = x.sum(0, keepdim=True).expand(6)
+        y[1:3].mul_(0.5)
+        return y
+
+    def behind_a_break(x, items):
+        y = x.sum(0, keepdim=True).expand(6)
+        for one in list(items):
+            print(one, y.shape)
+            y[1:3].mul_(0.5)
+        return y
+
+    def caught(x, items):
+        y = x[:1].expand(3)
+        print(y.shape)
+        items.append(y * 2)
+        try:
+            y.add_(1)
+        except RuntimeError as error:
+            items.append(str(error))
+        x.mul_(2)
+        return x, y
+
+    def given(y, items):
+        y[1:2].mul_(3)  # one element, which all are
+        items.append(y + 1)
+        y.add_(1)
+
+    for function in (at_once, behind_a_break, caught):
+        f = w.compile(function)
+        for items in ([], [1], [1, 2]):
+            w.call(f, w.t(6), items)
+    f = w.compile(given)
+    for n in (3, 3, 1):
+        w.call(f, w.t(1).expand(n), [])
+
+
+@program
+def types_that_operators_refuse(w):
+    def f(x, log):
+        x.add_(1)
+        log.append("before")
+        try:
+            y = (x > 0).abs()
+            log.append("behind")
+        except Exception as error:
+            log.append((type(error).__name__, str(error)))
+            y = x.neg()
+        print(len(log))
+        return y, (x > 0).neg()
+
+    f = w.compile(f)
+    for _ in range(3):
+        w.call(f, w.t(3), [])
+
+
+@program
+def data_that_operators_refuse(w):
+    table = w.t(4, 3)
+
+    def looked_up(x, k, log):
+        log.append("before")
+        x.add_(1)
+        try:
+            y = table[k]
+            log.append("read")
+        except IndexError as error:
+            log.append(str(error).split(":")[0])
+            return x * 3
+        finally:
+            log.append("end")
+        x.mul_(2)
+        return x + y
+
+    def behind_a_break(x, k, log):
+        print(len(log))
+        return looked_up(x, k, log)
+
+    def inverted(x, y, log):
+        y.mul_(2)
+        try:
+            log.append(torch.linalg.inv(x))
+        except RuntimeError as error:
+            log.append(str(error))
+        y.add_(1)
+        return y
+
+    f, g, h = w.compile(looked_up), w.compile(behind_a_break), w.compile(inverted)
+    for k in (1, 3, 7, 2, -9):
+        for function in (f, g):
+            log = []
+            x = w.t(2, 3)
+            w.call(function, x, torch.tensor([0, k]), log)
+    for scale in (1, 0, 1, 0):
+        w.call(h, scale * (w.t(3, 3) + 4 * torch.eye(3)), w.t(2), [])

@@ -529,3 +529,65 @@ def meta_and_quantised_tensors(w):
     f = w.compile(f)
     w.call(f, w.t(2))
     w.call(f, torch.empty(2, device="meta"))
+
+
+@program
+def data_has_a_version_of_its_own(w):
+    def f(x, y):
+        data = x.data
+        data.mul_(2)
+        part = y.detach()
+        part.add_(1)
+        z = x * 3
+        return data, part, z.data, z, data[0]
+
+    f = w.compile(f)
+    for _ in range(3):
+        x, y = w.t(3), w.t(3)
+        before = x._version, y._version
+        data, part, other, z, first = w.call(f, x, y)
+        changed = x._version != before[0], y._version != before[1]
+        data.add_(1), part.add_(1), other.mul_(2), first.zero_()
+        w.note(changed, x, y, z, x._version, z._version)
+
+
+@program
+def backward_behind_a_change_of_data(w):
+    weight = w.t(3, grad=True)
+
+    def f(x):
+        y = (weight * weight * x).sum()
+        weight.data.clamp_(-0.5, 0.5)
+        return y
+
+    f = w.compile(f)
+    for _ in range(3):
+        y = w.call(f, w.t(3))
+        w.backward(y, weight)
+        w.note(weight)
+
+
+@program
+def weights_changed_through_data(w):
+    layer = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32)).eval()
+    kept = layer[0].bias.data
+
+    def f(x):
+        return layer(x)
+
+    def halve(x):
+        layer[0].weight.data.mul_(0.5)
+        return x + 1
+
+    f, halve = w.compile(f), w.compile(halve)
+    with torch.no_grad():
+        for step in range(8):
+            w.call(f, w.t(4, 16))
+            w.call(f, w.t(4, 16))
+            if step % 3 == 0:
+                layer[0].weight.data.mul_(1.5)
+            elif step % 3 == 1:
+                kept.add_(1)
+            else:
+                w.call(halve, w.t(2))
+            layer[1].running_mean.data.add_(0.1)
