@@ -45,6 +45,18 @@ class RunMemory {
     virtual void* make_output(std::size_t output) = 0;
     /// No step from here on reads graph input `input`.
     virtual void release_input(std::size_t input) = 0;
+    /// Whether what lives only while the program runs gets its memory here as well, in pieces and
+    /// each for as long as it lives, instead of one arena for all of it.
+    virtual bool lends_pieces() const { return false; }
+    /// Memory for piece `piece`, right before the first step that touches it.
+    virtual void* make_piece(std::size_t piece, std::size_t bytes) {
+        static_cast<void>(piece), static_cast<void>(bytes);
+        return nullptr;
+    }
+    /// On a GPU: so many of the first steps are not carried out, only lent what they touch.
+    virtual std::size_t first_step() const { return 0; }
+    /// No step from here on touches it. Not called for what the caller reads after the run.
+    virtual void free_piece(std::size_t piece) { static_cast<void>(piece); }
 };
 
 /// A buffer's element type and its sizes and strides as numbers.

@@ -74,6 +74,7 @@ Instance::Instance(std::shared_ptr<const Program> program, const ExternHost& ext
     find_frozen(plan);
     find_drops();
     find_memory_events();
+    find_pieces();
     find_spoiled(plan);
     index_uses();
     if (gpu_) prepare_gpu(externs);
@@ -348,6 +349,65 @@ void Instance::find_memory_events() {
         for (std::int32_t b : buffers_of(steps_[s]))
             if (const std::int32_t i = std::exchange(input[root(b)], -1); i >= 0)
                 steps_[s].releases.push_back(i);
+}
+
+void Instance::find_pieces() {
+    constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
+    std::vector<ArenaUse> uses(buffers_.size());
+    for (std::size_t s = 0; s < steps_.size(); ++s)
+        for (std::int32_t used : buffers_of(steps_[s])) {
+            const std::int32_t b = root(used);
+            if (buffers_[b].place != BufferPlace::Arena) continue;
+            if (uses[b].buffer < 0) {
+                const std::int64_t bytes = std::max(buffers_[b].bytes, buffers_[b].layout.bytes);
+                uses[b] = {b, buffers_[b].offset, bytes, s, s};
+            }
+            uses[b].last = s;
+        }
+    // The caller copies them after the run.
+    for (const OutputSlot& slot : outputs_)
+        if (slot.mode == OutputMode::Copy) uses[root(slot.buffer)].last = kNever;
+    std::erase_if(uses, [](const ArenaUse& use) { return use.buffer < 0; });
+    pieces_ = arena_pieces(std::move(uses));
+    for (std::size_t p = 0; p < pieces_.size(); ++p) {
+        steps_[pieces_[p].first].opens.push_back(static_cast<std::int32_t>(p));
+        if (pieces_[p].last != kNever)
+            steps_[pieces_[p].last].closes.push_back(static_cast<std::int32_t>(p));
+    }
+}
+
+std::int64_t Instance::most_lent(const std::vector<bool>& given, bool results) const {
+    constexpr std::int64_t kSmall = 1 << 20, kBlock = 512;
+    std::vector<std::int64_t> change(steps_.size() + 1, 0);
+    std::vector<bool> result(buffers_.size(), false);
+    const auto add = [&](std::int64_t bytes, std::size_t first, std::size_t last) {
+        if (bytes < kSmall) return;
+        change[first] += round_up(bytes, kBlock);
+        if (last < steps_.size()) change[last + 1] -= round_up(bytes, kBlock);
+    };
+    for (const OutputSlot& slot : outputs_) {
+        result[root(slot.buffer)] = slot.mode == OutputMode::Adopt;
+        if (results && slot.mode == OutputMode::Copy)
+            add(slot.layout.bytes, steps_.size(), steps_.size());
+    }
+    for (const ArenaPiece& p : pieces_) add(p.bytes, p.first, p.last);
+    std::vector<std::size_t> born(buffers_.size(), 0), gone(inputs_.size(), steps_.size());
+    for (std::size_t s = steps_.size(); s-- > 0;) {
+        if (steps_[s].is_extern)
+            for (std::int32_t b : buffers_of(steps_[s])) born[root(b)] = s;
+        for (std::int32_t i : steps_[s].releases) gone[i] = s;
+        if (results)
+            for (std::int32_t o : steps_[s].makes) add(outputs_[o].layout.bytes, s, steps_.size());
+    }
+    for (std::size_t s = 0; s < steps_.size(); ++s)
+        for (std::int32_t b : steps_[s].drops) add(buffers_[b].layout.bytes, born[b], s);
+    for (std::size_t b = 0; results && b < buffers_.size(); ++b)
+        if (result[b]) add(buffers_[b].layout.bytes, born[b], steps_.size());
+    for (std::size_t i = 0; i < std::min(given.size(), inputs_.size()); ++i)
+        if (given[i]) add(inputs_[i].bytes, 0, gone[i]);
+    std::int64_t now = 0, most = 0;
+    for (std::int64_t c : change) most = std::max(most, now += c);
+    return most;
 }
 
 // Inputs that are written before, or by, the last step that may fail: a kernel that checks indices,

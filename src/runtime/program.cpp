@@ -114,6 +114,22 @@ void Context::set_arena(Block arena) {
     }
 }
 
+void Context::place_piece(const ArenaPiece& piece, void* memory) {
+    for (const auto& [buffer, at] : piece.buffers)
+        patch(buffer, static_cast<std::byte*>(memory) + at);
+}
+
+/// The arena's values lie where a run with pieces has put them, or in the arena again.
+void Context::prepare_memory(bool pieces) {
+    if (pieces)
+        arena_base_ = nullptr;
+    else if (arena_base_ == nullptr && arena_.data() != nullptr)
+        set_arena(std::move(arena_));
+    if (!instance_.gpu_) return;
+    if (!pieces) take_arena(*instance_.device_);
+    take_scratch(*instance_.device_);
+}
+
 void Context::set_input(std::size_t input, void* data) {
     const std::int32_t buffer = instance_.input_buffers_[input];
     if (table_[buffer] != data) patch(buffer, data);
@@ -171,9 +187,9 @@ void Instance::run(Context& context, const Threads& threads, RunMemory* memory, 
     if (gpu_) {
         check_gpu_error();
         gpu_->make_current();
-        context.take_arena(*device_);
-        context.take_scratch(*device_);
     }
+    const bool pieces = memory != nullptr && memory->lends_pieces();
+    context.prepare_memory(pieces);
     if (memory != nullptr)
         for (std::int32_t o : untouched_outputs_) context.set_output(o, memory->make_output(o));
     if (gpu_) {
@@ -182,7 +198,9 @@ void Instance::run(Context& context, const Threads& threads, RunMemory* memory, 
             context.take_results(*device_, *calls);
         else
             context.results_base_ = nullptr;
-        return run_gpu_steps(steps_, context, memory, calls.get());
+        run_gpu_steps(steps_, context, memory, calls.get());
+        if (pieces) context.device_scratch_ = {};
+        return;
     }
     run_steps(steps_, context, threads, memory);
 }
@@ -194,24 +212,59 @@ void Instance::check_gpu_error() const {
     throw Error("CUDA: an index was out of range in an earlier call of this compiled function");
 }
 
+void Instance::launch(const LaunchStep& step, Context& context, void* stream) const {
+    gpu_->launch(step.gpu_function, step.blocks, step.instances, step.threads, step.shared, stream,
+                 context.parameters_.data() + step.parameters, step.overlaps);
+}
+
+std::size_t Instance::steps_until_read(std::size_t input) const {
+    constexpr std::size_t kFew = 16;
+    std::size_t count = 0;
+    for (std::size_t s = 0; s < steps_.size(); ++s)
+        for (std::int32_t b : buffers_of(steps_[s]))
+            if (root(b) == input_buffers_[input]) count = s + 1;
+    if (count > kFew) return 0;
+    const auto first = std::span(steps_).first(count);
+    return std::ranges::any_of(first, &StepRef::is_extern) ? 0 : count;
+}
+
+void Instance::run_first(Context& context, std::size_t steps) const {
+    gpu_->make_current();
+    void* const stream = device_->stream();
+    for (const StepRef& step : std::span(steps_).first(steps))
+        launch(launches_[step.index], context, stream);
+}
+
+void Instance::before_step(const StepRef& step, Context& context, RunMemory& memory) const {
+    for (std::int32_t o : step.makes) context.set_output(o, memory.make_output(o));
+    if (!memory.lends_pieces()) return;
+    for (std::int32_t p : step.opens) {
+        const auto bytes = static_cast<std::size_t>(pieces_[p].bytes);
+        context.place_piece(pieces_[p], memory.make_piece(p, bytes));
+    }
+}
+
+void Instance::after_step(const StepRef& step, RunMemory& memory) const {
+    for (std::int32_t i : step.releases) memory.release_input(i);
+    if (!memory.lends_pieces()) return;
+    for (std::int32_t p : step.closes) memory.free_piece(p);
+}
+
 void Instance::run_gpu_steps(const std::vector<StepRef>& steps, Context& context, RunMemory* memory,
                              const DirectCalls* direct) const {
     void* const stream = device_->stream();
+    std::size_t ahead = memory != nullptr ? memory->first_step() : 0;
     for (const StepRef& step : steps) {
-        if (memory != nullptr)
-            for (std::int32_t o : step.makes) context.set_output(o, memory->make_output(o));
-        if (step.is_extern) {
-            if (direct == nullptr || !run_direct(step.index, context, *direct, stream))
-                run_extern(externs_[step.index], context);
-        } else {
-            const LaunchStep& l = launches_[step.index];
-            gpu_->launch(l.gpu_function, l.blocks, l.instances, l.threads, l.shared, stream,
-                         context.parameters_.data() + l.parameters, l.overlaps);
-        }
+        if (memory != nullptr) before_step(step, context, *memory);
+        if (ahead > 0)
+            --ahead;
+        else if (!step.is_extern)
+            launch(launches_[step.index], context, stream);
+        else if (direct == nullptr || !run_direct(step.index, context, *direct, stream))
+            run_extern(externs_[step.index], context);
         for (std::int32_t b : step.drops) context.owners_[b].reset();
         // The allocator gives memory out again in the order of the stream.
-        if (memory != nullptr)
-            for (std::int32_t i : step.releases) memory->release_input(i);
+        if (memory != nullptr) after_step(step, *memory);
     }
 }
 
@@ -220,8 +273,7 @@ void Instance::run_steps(const std::vector<StepRef>& steps, Context& context,
     const int available = threads.count();
     context.ensure_scratch(available);
     for (const StepRef& step : steps) {
-        if (memory != nullptr)
-            for (std::int32_t o : step.makes) context.set_output(o, memory->make_output(o));
+        if (memory != nullptr) before_step(step, context, *memory);
         if (step.is_extern)
             run_extern(externs_[step.index], context);
         else
@@ -229,8 +281,7 @@ void Instance::run_steps(const std::vector<StepRef>& steps, Context& context,
         if (context.error_ != kNoError) [[unlikely]]
             return;
         for (std::int32_t b : step.drops) context.owners_[b].reset();
-        if (memory != nullptr)
-            for (std::int32_t i : step.releases) memory->release_input(i);
+        if (memory != nullptr) after_step(step, *memory);
     }
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "codegen/compiled.h"
+#include "runtime/arena_pieces.h"
 #include "runtime/cuda/driver_api.h"
 #include "runtime/cuda/recorded_work.h"
 #include "runtime/host.h"
@@ -123,6 +124,8 @@ class Context {
     void take_results(const DeviceHost& device, const DirectCalls& direct);
     /// Works in `arena` from now on, which must be as big as the instance's.
     void set_arena(Block arena);
+    void place_piece(const ArenaPiece& piece, void* memory);
+    void prepare_memory(bool pieces);
 
     const Instance& instance_;
     Block arena_;
@@ -164,6 +167,10 @@ class Instance {
     /// Whether calls must `freeze` before they run.
     bool has_frozen_steps() const { return !frozen_steps_.empty(); }
     std::int64_t arena_bytes() const { return arena_bytes_; }
+    /// The most bytes of blocks of 1 MiB and more that a run with pieces has at once: pieces, what
+    /// extern calls make, results unless they lie elsewhere, and those inputs that are `given`, by
+    /// input, which go after their last use. What libraries need inside is not known.
+    std::int64_t most_lent(const std::vector<bool>& given, bool results) const;
     std::int64_t frozen_bytes() const { return frozen_bytes_; }
     /// Whether a kernel that checks indices, so that error() may be set, runs when graph input
     /// `input` has been written: it then needs a copy to go back to.
@@ -205,10 +212,17 @@ class Instance {
     /// Runs all steps: inputs, outputs (Direct ones) and frozen values must be set. A nonzero
     /// Context::error() afterwards means that the outputs are void; on the processor, the step that
     /// set it was the last one. Exceptions of extern calls
-    /// pass. With `memory`, results' memory is asked for and inputs are given back on the way.
+    /// pass. With `memory`, results' memory is asked for and inputs are given back on the way, and
+    /// there is no arena if it lends pieces.
     /// `direct`: whether a GPU's extern calls may be carried out without their libraries.
     void run(Context& context, const Threads& threads, RunMemory* memory = nullptr,
              bool direct = true) const;
+
+    /// On a GPU: of the first steps those up to the last that reads input `input`, if they are few
+    /// and all of them kernels; else 0.
+    std::size_t steps_until_read(std::size_t input) const;
+    /// Launches that many first steps, in memory that a run with pieces has lent to `context`.
+    void run_first(Context& context, std::size_t steps) const;
 
     /// The frozen values for the inputs as they are now: those at hand if `states` (by
     /// frozen_inputs()) are the ones they were made from, else made anew from the context's inputs.
@@ -243,6 +257,8 @@ class Instance {
         std::vector<std::int32_t> drops;     // extern buffers that die after this step
         std::vector<std::int32_t> makes;     // Direct outputs that this step is the first to touch
         std::vector<std::int32_t> releases;  // inputs that no later step touches
+        std::vector<std::int32_t> opens;     // pieces of the arena that it is the first to touch
+        std::vector<std::int32_t> closes;    // and those that no later step touches
     };
     struct BufferInfo {
         BufferPlace place;
@@ -268,6 +284,7 @@ class Instance {
     void find_frozen(const Plan& plan);
     void find_drops();
     void find_memory_events();
+    void find_pieces();
     void find_spoiled(const Plan& plan);
     /// The buffers of a step, views among them.
     std::span<const std::int32_t> buffers_of(const StepRef& step) const;
@@ -283,6 +300,9 @@ class Instance {
     void allocate_frozen(FrozenState& state) const;
     std::shared_ptr<FrozenState> reusable_state(Context& context) const;
     void forget_frozen() const;
+    void launch(const LaunchStep& step, Context& context, void* stream) const;
+    void before_step(const StepRef& step, Context& context, RunMemory& memory) const;
+    void after_step(const StepRef& step, RunMemory& memory) const;
     void run_steps(const std::vector<StepRef>& steps, Context& context, const Threads& threads,
                    RunMemory* memory) const;
     void run_gpu_steps(const std::vector<StepRef>& steps, Context& context, RunMemory* memory,
@@ -313,6 +333,7 @@ class Instance {
     std::vector<std::uint32_t> uses_;             // positions in arguments_, grouped by buffer
     std::vector<StepRef> steps_, frozen_steps_;
     std::vector<std::int32_t> untouched_outputs_;  // Direct outputs that no step touches
+    std::vector<ArenaPiece> pieces_;
     std::vector<std::int32_t> frozen_inputs_, frozen_buffers_;
     std::int64_t arena_bytes_ = 0, frozen_bytes_ = 0, scratch_stride_ = 0;
     std::int64_t gpu_scratch_bytes_ = 0;  // that all launches on a GPU share

@@ -14,6 +14,8 @@ constexpr std::size_t kFarthest = 256;                    // steps that one move
 constexpr std::size_t kPointers = 480;                    // that a launch takes as parameters
 constexpr std::int64_t kWaiting = std::int64_t{2} << 20;  // bytes that may wait for a later step
 constexpr std::int64_t kEarly = std::int64_t{8} << 20;    // that may be made before they are read
+/// The same, of one launch: casts of all weights at once would wait through a whole backward.
+constexpr std::int64_t kEarlyTogether = std::int64_t{32} << 20;
 
 using Buffers = std::vector<std::int32_t>;
 
@@ -88,7 +90,7 @@ class Batcher {
             const std::size_t at = latest->second;
             Placed& before = out_[at];
             if (out_.size() - at <= kFarthest && has_room(before, p) && !before.conflicts(p)) {
-                if (free_behind(at, p) && bytes_of(p.writes) <= kEarly) {
+                if (free_behind(at, p) && may_be_early(before, p)) {
                     join(before, p);
                     return;
                 }
@@ -114,6 +116,11 @@ class Batcher {
         return std::get<KernelStep>(before.step).buffers.size() +
                    std::get<KernelStep>(p.step).buffers.size() <=
                kPointers;
+    }
+
+    bool may_be_early(const Placed& before, const Placed& p) const {
+        const std::int64_t bytes = bytes_of(p.writes);
+        return bytes <= kEarly && bytes_of(before.writes) <= kEarlyTogether - bytes;
     }
 
     /// What a step reads is kept until it runs; inputs and outputs are anyway.

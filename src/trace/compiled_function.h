@@ -22,6 +22,7 @@
 namespace ingot::trace {
 
 class GraphMemory;
+class GraphRoom;
 
 /// Why a call cannot be served by the program.
 enum class CallStatus {
@@ -83,6 +84,14 @@ class CompiledFunction {
     /// replayed before the backward has read them. Small ones of the first are copied out, so that
     /// a caller who keeps them does not keep the graph busy.
     void copy_results_out(std::size_t count);
+    /// For a forward, by graph output: whether only its backward reads it, which may overwrite it
+    /// then. Its CUDA graphs share rooms with the backward's (graph_memory.h).
+    void save_in_rooms(std::vector<bool> outputs);
+    /// What this forward and its backward need in a room, with the backward's results or without.
+    std::int64_t room_bytes(const CompiledFunction& backward, const std::vector<bool>& dying,
+                            bool results) const;
+    /// For that backward, by caller's input: the same values.
+    void enter_rooms(const std::vector<bool>& inputs);
     /// The symbols of this program; empty when it serves one set of sizes only.
     std::span<const Expr> symbols() const { return symbols_; }
     /// The relations between them under which it is valid, as text, for people.
@@ -160,6 +169,8 @@ class CompiledFunction {
         int calls = 0, recordings = 0;
         std::size_t most = 3;     // at once
         bool alternates = false;  // inputs lie in one of several places by turns
+        std::vector<bool> saved;  // of a forward with rooms, by graph output
+        std::vector<bool> dying;  // of a backward with rooms, by graph input
         std::vector<std::unique_ptr<Captured>> list;
     };
     class GivenMemory;
@@ -225,8 +236,15 @@ class CompiledFunction {
     bool replay_graph(Captured& graph, std::span<c10::TensorImpl* const> inputs,
                       const std::shared_ptr<const Variant>& variant,
                       const std::shared_ptr<const Sized>& sized, std::vector<at::Tensor>& outputs);
-    bool make_room(std::span<c10::TensorImpl* const> inputs,
-                   const std::shared_ptr<const Sized>& sized);
+    void find_ahead(Captured& graph) const;
+    void drop_unusable(std::span<c10::TensorImpl* const> inputs,
+                       const std::shared_ptr<const Sized>& sized);
+    bool serves(const Captured& graph, std::span<c10::TensorImpl* const> inputs,
+                const std::shared_ptr<const Sized>& sized) const;
+    bool make_space(std::span<c10::TensorImpl* const> inputs,
+                    const std::shared_ptr<const Sized>& sized);
+    std::shared_ptr<GraphRoom> room_of(std::span<c10::TensorImpl* const> inputs) const;
+    bool gives_inputs_away(std::span<c10::TensorImpl* const> inputs) const;
     bool reads_in_place(const Captured& graph, std::span<c10::TensorImpl* const> inputs,
                         bool movable = true) const;
     c10::TensorImpl* graph_input(std::span<c10::TensorImpl* const> inputs, std::size_t i) const;

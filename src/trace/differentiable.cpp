@@ -20,6 +20,7 @@
 #include "schedule/layout.h"
 #include "trace/dtypes.h"
 #include "trace/extern_host.h"
+#include "trace/graph_memory.h"
 #include "trace/output_tensor.h"
 #include "trace/symbol_values.h"
 #include "trace/tensors.h"
@@ -351,13 +352,20 @@ void DifferentiableFunction::make_forward(JointRecording& joint, Partition& part
         joint.recording.log.begin() + static_cast<std::ptrdiff_t>(joint.forward_calls));
     for (const SavedValue& s : parts.saved) {
         if (s.from == SavedValue::From::Input) {
-            saved_.push_back({s.from, s.index, false});
+            saved_.push_back({s.from, s.index, false, false});
             continue;
         }
-        bool is_result = false;
-        for (const OutputRecipe& r : joint.recording.outputs)
-            is_result = is_result || (r.kind == OutputRecipe::Kind::Graph && r.index == s.index);
-        saved_.push_back({s.from, static_cast<std::int32_t>(forward.outputs.size()), is_result});
+        using Kind = OutputRecipe::Kind;
+        bool is_result = false, seen = forward.graph.outputs()[s.index].writes_input >= 0;
+        for (const OutputRecipe& r : joint.recording.outputs) {
+            if (r.index != s.index) continue;
+            is_result = is_result || r.kind == Kind::Graph;
+            seen = seen || r.kind == Kind::Graph || r.kind == Kind::ViewOfGraph;
+        }
+        saved_.push_back(
+            {s.from, static_cast<std::int32_t>(forward.outputs.size()), is_result, !seen});
+        saved_in_rooms_.resize(forward.graph.outputs().size(), false);
+        if (!seen) saved_in_rooms_[s.index] = true;
         OutputRecipe recipe;
         recipe.kind = OutputRecipe::Kind::Graph;
         recipe.index = s.index;
@@ -429,6 +437,14 @@ void DifferentiableFunction::join_graphs(const JointRecording& joint) {
     backward_->set_readings(std::move(readings));
     forward_->copy_results_out(joint.recording.outputs.size());
     backward_->share_graph_memory(forward_->graph_memory());
+    if (std::ranges::none_of(saved_, &Saved::dies)) return;
+    std::vector<bool> dying(backward_inputs_.size(), false);
+    for (std::size_t i = 0; i < saved_.size(); ++i) dying[i] = saved_[i].dies;
+    if (const auto& memory = forward_->graph_memory(); memory != nullptr)
+        memory->expect_room(forward_->room_bytes(*backward_, dying, true),
+                            forward_->room_bytes(*backward_, dying, false));
+    forward_->save_in_rooms(std::move(saved_in_rooms_));
+    backward_->enter_rooms(dying);
 }
 
 std::string DifferentiableFunction::graph_state() const {

@@ -56,6 +56,7 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
         SavedValue::From from;
         std::int32_t index;      // Input: graph input; Output: position in the forward's results
         bool is_result = false;  // the caller gets the same tensor
+        bool dies = false;       // only the backward ever reads it
     };
     struct Layout {
         Sizes sizes, strides;
@@ -86,6 +87,7 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     std::vector<JointRecording::Result> results_;
     std::vector<JointRecording::Gradient> gradients_;
     std::vector<Saved> saved_;
+    std::vector<bool> saved_in_rooms_;               // by the forward graph's output, while made
     std::vector<Layout> backward_inputs_;            // saved values, then tangents
     std::vector<std::int32_t> from_caller_;          // by graph input: the caller's position or -1
     std::vector<at::Tensor> captured_;               // by graph input

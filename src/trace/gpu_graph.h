@@ -15,12 +15,14 @@ class GpuGraph {
   public:
     virtual ~GpuGraph() = default;
     /// Runs `work` on a stream of its own: once as it is, so that libraries make what they make
-    /// only once, and once recorded, with memory from a pool that lives as long as the graph. The
+    /// only once, and once recorded, with memory from a pool that lives as long as the graph. What
+    /// is freed goes back to that pool, no matter when it was taken from it. The
     /// device's generator is left where it was; what `work` writes is written once. Exceptions of
     /// `work`, and of what may not be recorded, pass; nothing is being recorded then.
     virtual void record(const std::function<void()>& work) = 0;
-    /// Hands the recorded work to the current stream, behind what graphs that take
-    /// turns with it do on another one. Random
+    /// Has the current stream wait for what graphs that take turns with it do on another one.
+    virtual void take_turn() = 0;
+    /// Takes its turn and hands the recorded work to the current stream. Random
     /// numbers are drawn from where the generator is now, as eager calls would.
     virtual void replay() = 0;
 };
@@ -30,7 +32,10 @@ class GpuGraph {
 class GpuGraphTurns {
   public:
     virtual ~GpuGraphTurns() = default;
-    virtual std::unique_ptr<GpuGraph> make_graph() = 0;
+    /// `beside`: a recorded graph from whose pool it takes memory; else it has one of its own.
+    virtual std::shared_ptr<GpuGraph> make_graph(const GpuGraph* beside) = 0;
+    /// Gives back what the allocator keeps for calls like those that graphs take the place of.
+    virtual void empty_caches() const = 0;
 };
 
 /// For graphs of this GPU; null where PyTorch has no CUDA.

@@ -43,10 +43,14 @@ struct Turns {
     std::optional<c10::cuda::CUDAStream> own;
 };
 
+/// What memory a graph's work takes comes from; its type moves between versions of PyTorch.
+using Pool = decltype(std::declval<at::cuda::CUDAGraph&>().pool());
+
 class TorchGraph final : public GpuGraph {
   public:
-    TorchGraph(c10::Device device, std::shared_ptr<Turns> turns)
-        : device_(device), turns_(std::move(turns)) {}
+    TorchGraph(c10::Device device, std::shared_ptr<Turns> turns, Pool pool)
+        : device_(device), turns_(std::move(turns)), pool_(pool) {}
+    Pool pool() const { return graph_.pool(); }
 
     void record(const std::function<void()>& work) override {
         const c10::cuda::CUDAStream before = c10::cuda::getCurrentCUDAStream(device_.index());
@@ -64,7 +68,7 @@ class TorchGraph final : public GpuGraph {
             own.synchronize();
             // What calls have used so far, and this run, would stay beside the graph's own memory.
             c10::cuda::CUDACachingAllocator::emptyCache();
-            graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+            graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
             try {
                 work();
             } catch (...) {
@@ -76,19 +80,27 @@ class TorchGraph final : public GpuGraph {
         own.synchronize();
     }
 
-    void replay() override {
-        const c10::cuda::CUDAStream now = c10::cuda::getCurrentCUDAStream(device_.index());
+    void take_turn() override {
         const std::lock_guard lock(turns_->mutex);
+        wait_for_last();
+    }
+
+    void replay() override {
+        const std::lock_guard lock(turns_->mutex);
+        wait_for_last();
+        graph_.replay();
+    }
+
+  private:
+    void wait_for_last() {
+        const c10::cuda::CUDAStream now = c10::cuda::getCurrentCUDAStream(device_.index());
         if (turns_->last && *turns_->last != now) {
             at::cuda::CUDAEvent done;
             done.record(*turns_->last);
             done.block(now);
         }
         turns_->last = now;
-        graph_.replay();
     }
-
-  private:
     void abandon() {
         try {
             graph_.capture_end();
@@ -101,18 +113,25 @@ class TorchGraph final : public GpuGraph {
 
     c10::Device device_;
     std::shared_ptr<Turns> turns_;
-    at::cuda::CUDAGraph graph_;
+    Pool pool_;  // to take memory from; {0, 0} stands for a fresh one
+    mutable at::cuda::CUDAGraph graph_;
 };
 
 class TorchTurns final : public GpuGraphTurns {
   public:
     explicit TorchTurns(c10::Device device) : device_(device) {}
-    std::unique_ptr<GpuGraph> make_graph() override {
+    std::shared_ptr<GpuGraph> make_graph(const GpuGraph* beside) override {
         // What a graph keeps for good shall not be cut out of bigger pieces that calls have left:
         // their rests could not be given back.
+        empty_caches();
+        const auto* other = static_cast<const TorchGraph*>(beside);
+        return std::make_shared<TorchGraph>(device_, turns_,
+                                            other != nullptr ? other->pool() : Pool{0, 0});
+    }
+
+    void empty_caches() const override {
         const c10::cuda::CUDAGuard on(device_.index());
         c10::cuda::CUDACachingAllocator::emptyCache();
-        return std::make_unique<TorchGraph>(device_, turns_);
     }
 
   private:

@@ -162,6 +162,61 @@ TEST(Program, AsksForOutputsAndGivesInputsBackOnTheWay) {
     EXPECT_EQ(c.out1, std::vector<float>(16, 12));
 }
 
+/// The same with the arena's values one by one.
+class LoggedPieces final : public RunMemory {
+  public:
+    explicit LoggedPieces(Caller& c) : caller_(c) {}
+    void* make_output(std::size_t output) override {
+        return output == 0 ? caller_.out0.data() : caller_.out1.data();
+    }
+    void release_input(std::size_t) override {}
+    bool lends_pieces() const override { return true; }
+    void* make_piece(std::size_t piece, std::size_t bytes) override {
+        log += "+" + std::to_string(piece) + ":" + std::to_string(bytes);
+        memory_.assign(bytes / sizeof(float), -1.0F);
+        return memory_.data();
+    }
+    void free_piece(std::size_t piece) override {
+        log += "-" + std::to_string(piece);
+        std::ranges::fill(memory_, -1.0F);
+    }
+    std::string log;
+
+  private:
+    Caller& caller_;
+    std::vector<float> memory_;
+};
+
+TEST(Program, RunsInPiecesAndInItsArenaAgain) {
+    Caller c(sample(16), 16, 1);
+    c.call(SerialThreads());
+    LoggedPieces memory(c);
+    for (int turn = 0; turn < 2; ++turn) {
+        std::ranges::fill(c.out0, 0.0F);
+        {
+            Instance::Lease context = c.instance->lease();
+            context->set_input(0, c.a.data());
+            c.instance->run(*context, SerialThreads(), &memory);
+        }
+        EXPECT_EQ(c.out0, std::vector<float>(16, 3));
+        std::ranges::fill(c.out0, 0.0F);
+        c.call(SerialThreads());  // in the same context
+        EXPECT_EQ(c.out0, std::vector<float>(16, 3));
+    }
+    EXPECT_EQ(memory.log, "+0:64-0+0:64-0");
+}
+
+TEST(Program, KnowsWhatItIsLentAtMost) {
+    constexpr int kMega = 1 << 20;
+    const auto instance = sample(kMega)->instance(NoExterns());
+    // Step 1 reads the piece and writes output 0; input 0 went after step 0.
+    EXPECT_EQ(instance->most_lent({}, true), 2 * 4 * kMega);
+    EXPECT_EQ(instance->most_lent({}, false), 4 * kMega);
+    EXPECT_EQ(instance->most_lent({true, false}, true), 2 * 4 * kMega);
+    EXPECT_EQ(instance->most_lent({true, true}, false), 3 * 4 * kMega);
+    EXPECT_EQ(sample(1024)->instance(NoExterns())->most_lent({true, true}, true), 0);
+}
+
 TEST(Program, SharesAnArenaWithOthers) {
     SharedArena arena;
     for (int round = 0; round < 2; ++round)

@@ -5,8 +5,10 @@ Three tables: `inference` and `training` of models under bf16 autocast over fp32
 `eager`, `compile` and `ingot`, the last two also with a mode behind a colon
 (`ingot:reduce-overhead`).
 Reported for each: the first call, wall time of a call (many calls in a row, by the processor), time
-by events on the GPU, the sum of the kernels' times, peak memory above what was there before, and
-the relative error of the result (or of all gradients) against float64.
+by events on the GPU, the sum of the kernels' times, peak memory above what was there before: of
+tensors, and of what PyTorch's allocator holds for them (with its caches emptied before, which says
+what a process needs; the memory of CUDA graphs that are replayed is counted only there), and the
+relative error of the result (or of all gradients) against float64.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ class Row:
     event_ms: float = 0.0
     busy_ms: float = 0.0
     peak_mib: float = 0.0
+    held_mib: float = 0.0
     error: float = 0.0
     failure: str = ""
 
@@ -55,7 +58,7 @@ class Row:
         return (
             f"{self.case:<14} {self.rival:<24} first {self.first_s:7.2f} s"
             f"  wall {self.wall_ms:8.3f}  events {self.event_ms:8.3f}  busy {self.busy_ms:8.3f} ms"
-            f"  peak {self.peak_mib:8.0f} MiB  error {self.error:.2e}"
+            f"  peak {self.peak_mib:8.0f} held {self.held_mib:8.0f} MiB  error {self.error:.2e}"
         )
 
 
@@ -177,7 +180,8 @@ def time_calls(call: Function, seconds: float = 0.3) -> tuple[float, float]:
 def measure(row: Row, call: Function, profile: int) -> None:
     gc.collect()  # what the rival before has left
     torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
+    torch.cuda.empty_cache()
+    before, held = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     start = time.perf_counter()
     call()
     torch.cuda.synchronize()
@@ -192,9 +196,19 @@ def measure(row: Row, call: Function, profile: int) -> None:
         print(f"    measured for {time.perf_counter() - start:.1f} s", flush=True)
         for _ in range(5):  # goes over, and records anew
             call()
+    for _ in range(2):  # the first time tensors move, and graphs may be recorded anew
+        torch.cuda.synchronize()
+        gc.collect()
+        torch.cuda.empty_cache()
+        for _ in range(4):
+            call()
+    torch.cuda.synchronize()
+    gc.collect()
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     row.wall_ms, row.event_ms = time_calls(call)
     row.peak_mib = (torch.cuda.max_memory_allocated() - before) / 2**20
+    row.held_mib = (torch.cuda.max_memory_reserved() - held) / 2**20
     kernels = kernel_times(call)
     row.busy_ms = sum(k[0] for k in kernels) / 1e3
     if row.rival.startswith("ingot"):
