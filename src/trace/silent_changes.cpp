@@ -7,14 +7,16 @@
 namespace ingot::trace {
 namespace {
 
-constexpr std::size_t kCounts = 1 << 13;
+/// Storages near each other have counts of their own. Pages that nobody asks for are no memory.
+constexpr std::size_t kCounts = 1 << 20;
+constexpr std::size_t kAlignment = 16;
 
 std::atomic<std::uint32_t>& count_of(const c10::TensorImpl& tensor) {
     static std::array<std::atomic<std::uint32_t>, kCounts> counts;
-    auto address = reinterpret_cast<std::uintptr_t>(tensor.unsafe_storage().unsafeGetStorageImpl());
-    return counts[(address * 0x9E3779B97F4A7C15u) >> 51];
+    const auto address =
+        reinterpret_cast<std::uintptr_t>(tensor.unsafe_storage().unsafeGetStorageImpl());
+    return counts[address / kAlignment % kCounts];
 }
-static_assert(kCounts == std::size_t{1} << (64 - 51));
 
 }  // namespace
 
