@@ -47,6 +47,7 @@ std::optional<FormAnswer> search_nest(FormTrials& trials) {
     NestForm best;
     double time_of_model = 0;
     int tried = 1;
+    std::vector<std::pair<GpuForm, double>> all;
     for (const Property& property : properties()) {
         if (trials.over()) return std::nullopt;
         std::vector<GpuForm> rivals{best};
@@ -56,6 +57,7 @@ std::optional<FormAnswer> search_nest(FormTrials& trials) {
             rivals.emplace_back(form);
         }
         const std::vector<double> times = trials.time(rivals);
+        for (std::size_t r = 0; r < rivals.size(); ++r) all.emplace_back(rivals[r], times[r]);
         tried += static_cast<int>(rivals.size()) - 1;
         if (best == NestForm{}) {
             if (times[0] == FormTrials::kImpossible) return std::nullopt;
@@ -65,7 +67,9 @@ std::optional<FormAnswer> search_nest(FormTrials& trials) {
         if (times[found] < kBetter * times[0]) best = std::get<NestForm>(rivals[found]);
     }
     if (trials.over()) return std::nullopt;
-    return confirmed(trials, NestForm{}, best, time_of_model, tried);
+    auto answer = confirmed(trials, NestForm{}, best, time_of_model, tried);
+    answer->times = std::move(all);
+    return answer;
 }
 
 std::optional<FormAnswer> search_product(FormTrials& trials, std::span<const GpuForm> rivals) {

@@ -10,6 +10,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "codegen/gpu_forms.h"
@@ -32,6 +33,7 @@ struct FormAnswer {
     double model = 0;       // what the model's form takes
     double best = 0;        // and this one
     int tried = 0;
+    std::vector<std::pair<codegen::GpuForm, double>> times;  // of what was tried, in order
 };
 
 /// The best form of a nest; nothing where that is not known when the time is over, or where the

@@ -84,6 +84,9 @@ std::string line_of(const std::string& what, const FormAnswer& answer) {
     std::ostringstream line;
     line << std::fixed << std::setprecision(2) << what << ": " << codegen::to_string(answer.form)
          << ", " << answer.model << " -> " << answer.best << " us, " << answer.tried << " tried";
+    for (const auto& [form, time] : answer.times)
+        if (time != FormTrials::kImpossible)
+            line << "; " << codegen::to_string(form) << ' ' << time;
     return line.str();
 }
 

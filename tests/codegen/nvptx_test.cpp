@@ -155,6 +155,38 @@ TEST(Nvptx, RowsAtOddPlacesAreCopiedSixteenBytesAtATime) {
     }
 }
 
+constexpr const char* kBorder = R"(graph(%0 "x": bf16[8, 64, 64, 96], %1 "r": bf16[512, 768]) {
+  %2: bf16[8, 66, 66, 96] = pad(%0) {low=(0, 1, 1, 0), high=(0, 1, 1, 0), value=0.0}
+  %3: bf16[513, 768] = pad(%1) {low=(1, 0), high=(0, 0), value=0.0}
+  %4: f32[513, 768] = convert(%3) {dtype=f32}
+  %5: f32[513] = sum(%4) {dims=(1)}
+  %6: f32[513, 768] = broadcast(%5) {sizes=(513, 768), dims=(0)}
+  %7: f32[513, 768] = div(%4, %6)
+  return %2, %7
+}
+)";
+
+// A condition that is one for all neighbours leaves accesses wide, and branches nowhere.
+TEST(Nvptx, BordersOfImagesAreReadSixteenBytesAtATime) {
+    ScheduleOptions options;
+    options.gpu = true;
+    const Plan plan = schedule(run_passes(parse_graph(kBorder), PassContext{}), options);
+    ASSERT_EQ(plan.kernels.size(), 2u) << to_string(plan);
+    for (const Kernel& k : plan.kernels) {
+        const Ptx ptx = ptx_of(k);
+        EXPECT_TRUE(ptx.text.find("ld.global.v4") != std::string::npos ||
+                    ptx.text.find("ld.global.nc.v4") != std::string::npos ||
+                    ptx.text.find("ld.global.v2") != std::string::npos)
+            << ptx.text;
+        EXPECT_EQ(ptx.text.find("ld.local"), std::string::npos) << ptx.text;
+        EXPECT_EQ(ptx.text.find("ld.global.u16"), std::string::npos) << ptx.text;
+        EXPECT_EQ(ptx.text.find("ld.global.b16"), std::string::npos) << ptx.text;
+        if (have_ptxas()) {
+            EXPECT_EQ(assemble(ptx.text), "");
+        }
+    }
+}
+
 TEST(Nvptx, LibraryFunctionsAreRefused) {
     Plan plan = plan_of(
         parse_graph("graph(%0 \"x\": f64[64]) {\n  %1: f64[64] = lgamma(%0)\n  return %1\n}\n"));

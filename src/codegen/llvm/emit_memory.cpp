@@ -296,6 +296,12 @@ IrValue entry_alloca(llvm::IRBuilder<>& b, llvm::Type* type, const char* name) {
 
 Lanes emit_load(EmitContext& c, const BufferRef& buffer, const Address& at, IrValue mask,
                 unsigned lanes) {
+    const bool near = lanes <= 1 || at.stride == 0 || at.stride == 1;
+    if (mask && !mask->getType()->isVectorTy() && near && buffer.readable >= std::max(lanes, 1u)) {
+        Address there = at;
+        there.base = c.b.CreateSelect(mask, at.base, c.b.getInt64(0));
+        return Access(c, buffer, there, nullptr, lanes).load();
+    }
     return Access(c, buffer, at, mask, lanes).load();
 }
 

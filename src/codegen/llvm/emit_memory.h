@@ -18,6 +18,9 @@ struct BufferRef {
     IrValue streamable = nullptr;
     /// Bytes that are known to divide the pointer; 0: only what the type needs.
     std::uint64_t alignment = 0;
+    /// Elements from the pointer on that may be read at any time. Loads under a mask that is one
+    /// for all lanes then read these where it fails, instead of branching: others need not wait.
+    std::int64_t readable = 0;
 };
 
 /// Where the lanes of an access lie, in elements from the buffer's start.

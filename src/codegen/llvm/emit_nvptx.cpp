@@ -375,6 +375,7 @@ class GpuNestEmitter {
             buffers_[i].dtype = kernel_.buffers[i].dtype;
             buffers_[i].alignment = kBufferAlignment;
             if (kernel_.buffers[i].scope != BufferScope::Argument) continue;
+            buffers_[i].readable = kernel_.buffers[i].elements.range().lo;
             buffers_[i].pointer = generic(kernel_.instances > 1 ? pointer_of_instance(next)
                                                                 : function_->getArg(next));
             ++next;

@@ -12,6 +12,10 @@ constexpr unsigned kMostThreads = 1024;     // of a block
 constexpr std::int64_t kBusy = 132 * 1024;  // threads that keep a large GPU busy
 constexpr unsigned kVectorBytes = 16;
 constexpr std::int64_t kRowBytes = 128;  // of rows that a thread keeps in registers
+// Threads with many registers, or that walk loops, fill a multiprocessor better in small blocks.
+// Others are done so soon that small blocks could not be started fast enough (0.8 in a nanosecond).
+constexpr unsigned kThreadsOfBusy = 128;
+constexpr std::ptrdiff_t kManyLoads = 5;
 
 class Mapper {
   public:
@@ -77,10 +81,31 @@ class Mapper {
         return across;
     }
 
+    // By instruction, whether it is the same for all elements along the vector. What is added up
+    // over rows is not, where neighbouring points are the vector.
+    std::vector<bool> alike(const Phase& phase) const {
+        std::vector<bool> same(phase.insts.size(), false);
+        const auto everywhere = [&](Expr e) {
+            const auto stride = index_.lane_stride(e);
+            return stride && stride->is(0);
+        };
+        for (InstId i = 0; i < phase.insts.size(); ++i) {
+            const Inst& inst = phase.insts[i];
+            if (inst.kind == InstKind::Constant) same[i] = true;
+            if (inst.kind == InstKind::Index) same[i] = everywhere(inst.offset);
+            if (inst.kind == InstKind::Load)
+                same[i] = everywhere(inst.offset) && (inst.mask == kNone || same[inst.mask]);
+            if (inst.kind == InstKind::Prim)
+                same[i] = std::ranges::all_of(inst.operands, [&](InstId o) { return same[o]; });
+        }
+        return same;
+    }
+
     // Whether every access of the phase is `lanes` neighbours at an aligned place, or one place,
     // along `var`.
     bool smooth(const Phase& phase, Expr var, unsigned lanes) {
         index_.set_vector(var, lanes, lanes);
+        const std::vector<bool> same = alike(phase);
         const auto fits = [&](Expr offset) {
             const auto stride = index_.lane_stride(offset);
             if (!stride || !stride->is_constant()) return false;
@@ -95,8 +120,9 @@ class Mapper {
                 const auto stride = index_.lane_stride(i.offset);
                 indices = indices || (is_integral(i.dtype) && !(stride && stride->is(0)));
             }
-            // Conditions and computed indices that change from lane to lane take scalar code.
-            if (i.mask != kNone) all = false;
+            // Conditions and computed indices that change from lane to lane take scalar code, as do
+            // those of memory that may be shorter than a vector.
+            if (i.mask != kNone) all = all && same[i.mask] && readable(i.buffer) >= lanes;
             if (i.kind == InstKind::Index || i.kind == InstKind::Bind) {
                 const auto stride = index_.lane_stride(i.offset);
                 all = all && (i.kind == InstKind::Bind || (stride && stride->is_constant()));
@@ -106,6 +132,11 @@ class Mapper {
             all = all && s.mask == kNone && s.mode != StoreMode::AtomicAdd && fits(s.offset);
         index_.clear_vector();
         return all && !(binds && indices);
+    }
+
+    std::int64_t readable(std::int32_t buffer) const {
+        const KernelBuffer& b = kernel_.buffers[static_cast<std::size_t>(buffer)];
+        return b.scope == BufferScope::Argument ? b.elements.range().lo : 0;
     }
 
     // Elements of the widest type that neighbours along the row's (or the points') loop have of
@@ -149,8 +180,18 @@ class Mapper {
                 nest_.phases, [&](const Phase& p) { return smooth(p, last.var, lanes); });
             if (!all) continue;
             m.lanes = lanes;
+            if (busy_threads(last.var)) m.threads = kThreadsOfBusy;
             return;
         }
+    }
+
+    bool busy_threads(Expr var) const {
+        return std::ranges::any_of(nest_.phases, [&](const Phase& p) {
+            const auto loads = std::ranges::count_if(p.insts, [&](const Inst& i) {
+                return i.kind == InstKind::Load && contains(i.offset, var);
+            });
+            return !p.loops.empty() || loads >= kManyLoads;
+        });
     }
 
     // Elements that are taken one by one.
@@ -219,14 +260,24 @@ class Mapper {
         m.threads = m.group = static_cast<unsigned>(whole(whole(pieces, m.each), kWarp) * kWarp);
     }
 
-    // Pieces that a thread can hold of all rows the phases read.
+    // Pieces that a thread can hold of all rows the phases read: of what each row has of its own.
+    // What all rows read (a norm's weights) is not held from phase to phase.
     std::int64_t pieces_in_registers(unsigned lanes) const {
         std::vector<std::int32_t> seen;
         std::int64_t of_piece = 0;
         for (const Phase& p : nest_.phases) {
             if (p.loops.empty()) continue;
+            const auto own = [&](const Inst& load) {
+                const auto buffer = static_cast<std::size_t>(load.buffer);
+                return contains(load.offset, p.loops.back().var) &&
+                       (kernel_.buffers[buffer].scope == BufferScope::Scratch ||
+                        std::ranges::any_of(nest_.loops, [&](const Loop& l) {
+                            return contains(load.offset, l.var);
+                        }));
+            };
             for (const Inst& i : p.insts)
-                if (i.kind == InstKind::Load && std::ranges::find(seen, i.buffer) == seen.end()) {
+                if (i.kind == InstKind::Load && own(i) &&
+                    std::ranges::find(seen, i.buffer) == seen.end()) {
                     seen.push_back(i.buffer);
                     const DType type = kernel_.buffers[static_cast<std::size_t>(i.buffer)].dtype;
                     of_piece += static_cast<std::int64_t>(lanes) * bytes(type);
