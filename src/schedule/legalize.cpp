@@ -10,6 +10,7 @@
 #include "passes/facts.h"
 #include "schedule/convert.h"
 #include "schedule/legalize_convolution.h"
+#include "schedule/legalize_windows.h"
 
 namespace ingot::sched {
 
@@ -520,6 +521,9 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
                 break;
             max_pool(r, old, n, uses);
             return;
+        case Prim::MaxPoolGrad:
+            if (options.gpu && gathered_gradient(r, old, n, in_memory)) return;
+            break;
         case Prim::Conv:
         case Prim::PackedConv:
         case Prim::ConvGradInput:

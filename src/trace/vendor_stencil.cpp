@@ -34,7 +34,8 @@ VendorFunction max_pool_grad(const Attrs& a) {
         // Leading dims (all but the spatial ones) are those before the last size that differs.
         const at::Tensor &grad = in[0], &indices = in[1];
         const auto lead = std::min<std::int64_t>(2, grad.dim() - 1);
-        const at::Tensor flat_grad = grad.flatten(lead), flat_indices = indices.flatten(lead);
+        const at::Tensor flat_grad = grad.flatten(lead),
+                         flat_indices = indices.flatten(lead).to(at::kLong);
         at::Tensor out = at::zeros(sizes, grad.options());
         out.flatten(lead).scatter_add_(lead, flat_indices, flat_grad);
         return {out};

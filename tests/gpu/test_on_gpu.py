@@ -288,6 +288,74 @@ def test_training_convolutions_of_few_channels(compiled_whole: None, first: nn.M
     check_training(net, [images], torch.randint(0, 10, (16,), device="cuda"))
 
 
+@pytest.mark.parametrize("channels", [64, 24, 12])
+@pytest.mark.parametrize(
+    "windows",
+    [
+        lambda n: nn.MaxPool2d(3, 2, 1),
+        lambda n: nn.MaxPool2d((3, 2), (2, 1), (1, 0)),
+        lambda n: nn.MaxPool2d(2, 3, ceil_mode=True),
+        lambda n: nn.Conv2d(n, n, 3, 2, 1, groups=n, bias=False),
+        lambda n: nn.Conv2d(n, n, (4, 2), 2, groups=n, bias=False),
+        lambda n: nn.Conv2d(n, n, 3, (2, 1), 1, groups=n, bias=False),
+        lambda n: nn.Conv2d(n, n, 5, 1, 2, groups=n, bias=False),
+    ],
+    ids=["pool", "uneven pool", "pool apart", "steps", "uneven", "one step", "no steps"],
+)
+def test_training_with_windows(compiled_whole: None, windows: Callable, channels: int) -> None:
+    net = nn.Sequential(
+        nn.Conv2d(3, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU(),
+        windows(channels), nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, 32, 1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
+    )  # fmt: skip
+    images = torch.randn(32, 3, 34, 37, device="cuda")
+    check_training(net, [images], torch.randint(0, 10, (32,), device="cuda"))
+
+
+class FirstToken(nn.Module):
+    """A token in front of an image's, whose result alone is read."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 8, stride=8)
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        self.layer, self.norm = Attention(width, 4), nn.LayerNorm(width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.patches(images).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1)
+        return self.head(self.norm(self.layer(x))[:, 0])
+
+
+@pytest.mark.parametrize("width", [256, 132])
+def test_training_with_a_first_token(compiled_whole: None, width: int) -> None:
+    images = torch.randn(32, 3, 64, 64, device="cuda")
+    check_training(FirstToken(width), [images], torch.randint(0, 10, (32,), device="cuda"))
+
+
+@pytest.mark.parametrize("padding", [None, 0, 7])
+def test_gradients_of_embeddings(padding: int | None) -> None:
+    words = nn.Embedding(300, 96, padding_idx=padding).cuda()
+    ids = torch.randint(0, 300, (64, 50), device="cuda")
+    ids[:, 25:] = 7
+    scale = torch.randn(64, 50, 96, device="cuda")
+    compiled = ingot.compile(lambda ids, scale: words(ids) * scale, options=STRICT)
+
+    def gradient(function: Callable) -> torch.Tensor:
+        words.weight.grad = None
+        function(ids, scale).sum().backward()
+        return words.weight.grad
+
+    right = gradient(lambda ids, scale: words(ids) * scale)
+    torch.testing.assert_close(gradient(compiled), right, rtol=1e-4, atol=1e-4)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.equal(gradient(compiled), gradient(compiled))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_dropout_draws_as_eager_does_and_its_gradient_has_the_same_mask() -> None:
     layer = nn.Dropout(0.4)
     x = torch.randn(512, 1024, device="cuda", requires_grad=True)

@@ -179,6 +179,94 @@ TEST(ScheduleOracle, ColumnsOfElementsForAProduct) {
     EXPECT_TRUE(together) << to_string(p);
 }
 
+// As well where other readers want values on the way.
+TEST(ScheduleOracle, ColumnsOfElementsOfSeveralValues) {
+    Graph g;
+    const Sizes sizes{4096, 128};
+    const ValueId x = input(g, sizes), grad = input(g, sizes), weight = input(g, {128, 16});
+    const ValueId slope = g.emit(Prim::Tanh, {x});
+    ValueId made = g.emit(Prim::Mul, {slope, grad});
+    for (int i = 0; i < 4; ++i) made = g.emit(Prim::Exp, {g.emit(Prim::Mul, {made, slope})});
+    output(g, g.emit(Prim::Matmul, {made, weight}));
+    output(g, slope);
+    output(g, g.emit(Prim::Sum, {made}, {{"dims", Ints{0}}}));
+    ScheduleOptions options;
+    options.gpu = true;
+    Plan p = verify(g, 1, 5, options);
+    const bool together = std::ranges::any_of(p.kernels, [](const Kernel& k) {
+        const std::string text = to_string(k);
+        return text.find("tanh") != std::string::npos && text.find(" sum\n") != std::string::npos;
+    });
+    EXPECT_TRUE(together) << to_string(p);
+}
+
+// On GPUs each element of an image gathers from the windows that it lies in.
+TEST(ScheduleOracle, GradientsOfPoolingAreGathered) {
+    struct Case {
+        Ints kernel, stride, padding;
+    };
+    ScheduleOptions options;
+    options.gpu = true;
+    for (const Case& c : {Case{{3, 3}, {2, 2}, {1, 1}}, Case{{2, 2}, {2, 2}, {0, 0}},
+                          Case{{3, 2}, {2, 1}, {0, 1}}, Case{{2, 3}, {3, 3}, {1, 0}}}) {
+        Graph g;
+        const Sizes sizes{2, 8, 9, 10};
+        const NodeId pool = g.add(Prim::MaxPoolIndices, {input(g, sizes, DType::BF16)},
+                                  {{"kernel", c.kernel},
+                                   {"stride", c.stride},
+                                   {"padding", c.padding},
+                                   {"dilation", Ints{1, 1}},
+                                   {"ceil", false}});
+        const ValueId positions =
+            g.emit(Prim::Convert, {g.node(pool).results[1]}, {{"dtype", DType::I16}});
+        const Sizes pooled = g.type(positions).sizes;
+        output(g, g.emit(Prim::MaxPoolGrad, {input(g, pooled, DType::BF16), positions},
+                         {{"sizes", sizes},
+                          {"kernel", c.kernel},
+                          {"stride", c.stride},
+                          {"padding", c.padding}}));
+        const Plan p = verify(g, 1, 5, options);
+        EXPECT_EQ(to_string(p).find("max_pool_grad"), std::string::npos) << to_string(p);
+    }
+}
+
+TEST(ScheduleOracle, DepthwiseGradientsOnGpus) {
+    struct Case {
+        Ints kernel, stride;
+        Sizes padding, image, result;
+    };
+    ScheduleOptions options;
+    options.gpu = true;
+    const auto plan_of = [&](const Case& c) {
+        Graph g;
+        const Sizes image{2, 8, c.image[0], c.image[1]};
+        output(g, g.emit(Prim::ConvGradInput,
+                         {input(g, {2, 8, c.result[0], c.result[1]}, DType::BF16),
+                          input(g, {8, 1, c.kernel[0], c.kernel[1]}, DType::BF16)},
+                         {{"sizes", image},
+                          {"stride", c.stride},
+                          {"padding", c.padding},
+                          {"dilation", Ints{1, 1}},
+                          {"groups", std::int64_t{8}},
+                          {"transposed", false},
+                          {"output_padding", Ints{0, 0}}}));
+        return to_string(verify(g, 1, 5, options));
+    };
+    // Steps of two, with windows that leave a border out and rows at the end that none reaches.
+    for (const Case& c : {Case{{3, 3}, {2, 2}, {1, 1}, {8, 8}, {4, 4}},
+                          Case{{3, 3}, {2, 2}, {0, 1}, {10, 7}, {4, 4}},
+                          Case{{4, 2}, {2, 2}, {1, 0}, {8, 6}, {4, 3}},
+                          Case{{2, 2}, {3, 2}, {0, 0}, {9, 5}, {3, 2}}})
+        EXPECT_EQ(plan_of(c).find("conv_grad"), std::string::npos) << plan_of(c);
+    // Steps of one: a convolution with the weight turned round.
+    const std::string turned = plan_of({{3, 3}, {1, 1}, {1, 1}, {8, 8}, {8, 8}});
+    EXPECT_EQ(turned.find("conv_grad_input"), std::string::npos) << turned;
+    EXPECT_NE(turned.find(" conv("), std::string::npos) << turned;
+    // Too many windows: the library's.
+    EXPECT_NE(plan_of({{5, 5}, {2, 2}, {2, 2}, {8, 8}, {4, 4}}).find("conv_grad_input"),
+              std::string::npos);
+}
+
 TEST(ScheduleOracle, ShortPaddedSoftmax) {
     Graph g;
     ValueId x =

@@ -2,6 +2,7 @@
 #include <c10/core/GradMode.h>
 
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "trace/lower/promote.h"
@@ -121,6 +122,35 @@ void lower_max_pool(Call& call) {
     SymInts strides = pooled_strides(self, e.sizes(y));
     call.give(y, strides, self.device());
     call.give(both[1], strides, self.device());
+}
+
+/// On a GPU, of 16 bits, where an element lies in few windows: it gathers what it is given. Any
+/// other is a call. Positions are read as narrow as they are, which is how they are kept.
+void lower_max_pool_backward(Call& call) {
+    at::Tensor self = call.tensor("self");
+    if (!self.is_cuda() || self.dim() != 4 || !is_reduced_float(to_dtype(self.scalar_type())))
+        throw NotSupported("a max pooling's gradient as a call");
+    Emitter& e = call.emit();
+    const Windows w(call, self, 2);
+    constexpr std::int64_t kWindows = 4;
+    std::int64_t windows = 1;
+    for (std::size_t d = 0; d < 2; ++d) windows *= (w.kernel[d] + w.stride[d] - 1) / w.stride[d];
+    if (windows > kWindows || w.dilation != Ints{1, 1})
+        throw NotSupported("a max pooling's gradient as a call");
+    const auto height = w.in[0].maybe_as_int(), width = w.in[1].maybe_as_int();
+    const std::int64_t last = height && width ? *height * *width - 1 : -1;
+    if (last < 0 || last > std::numeric_limits<std::int32_t>::max())
+        throw NotSupported("a max pooling's gradient as a call");
+    const bool narrow = last <= std::numeric_limits<std::int16_t>::max();
+    const ValueId indices =
+        e.convert(call.read(call.tensor("indices")), narrow ? DType::I16 : DType::I32);
+    const SymInts sizes = self.sym_sizes().vec();
+    const ValueId grad = e.op(Prim::MaxPoolGrad, {call.read(call.tensor("grad_output")), indices},
+                              {{"sizes", to_sizes(sizes)},
+                               {"kernel", w.kernel},
+                               {"stride", w.stride},
+                               {"padding", w.padding}});
+    call.give(grad, pooled_strides(self, sizes), self.device());
 }
 
 /// How many elements count in each window along one dim; one number for all if it is the same.
@@ -351,6 +381,7 @@ void lower_upsample(Call& call) {
 std::span<const LoweringEntry> pool_lowerings() {
     static constexpr LoweringEntry table[] = {
         {"max_pool2d_with_indices", lower_max_pool<2>},
+        {"max_pool2d_with_indices_backward", lower_max_pool_backward},
         {"max_pool3d_with_indices", lower_max_pool<3>},
         {"avg_pool1d", lower_avg_pool<1>},
         {"avg_pool2d", lower_avg_pool<2>},
