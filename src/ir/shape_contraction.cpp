@@ -5,6 +5,11 @@ namespace ingot::shape {
 
 namespace {
 
+// Of products that may be asked for another type than their operands'.
+DType product_dtype(const Rule& r) {
+    return r.attrs.has("dtype") ? r.attr<DType>("dtype") : r.operand(0).dtype;
+}
+
 // [b.., m, k] and [b.., k, n] (or [b.., n / panel, k, panel]): checks the batch sizes.
 void check_batches(const Rule& r, std::size_t batch_dims) {
     for (std::size_t i = 0; i < batch_dims; ++i)
@@ -19,7 +24,7 @@ std::vector<Type> matmul(const Rule& r) {
     r.require_equal(r.sizes(0)[rank - 1], r.sizes(1)[rank - 2], "inner sizes differ");
     Sizes sizes = r.sizes(0);
     sizes.back() = r.sizes(1).back();
-    return r.same(std::move(sizes));
+    return {r.make(product_dtype(r), std::move(sizes))};
 }
 
 std::vector<Type> matmul_bias(const Rule& r) {

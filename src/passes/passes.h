@@ -15,6 +15,7 @@ Graph fuse_linear(const Graph& graph, const PassContext& context);
 Graph join_parts(const Graph& graph, const PassContext& context);
 Graph align_columns(const Graph& graph, const PassContext& context);
 Graph pack_contractions(const Graph& graph, const PassContext& context);
+Graph widen_products(const Graph& graph, const PassContext& context);
 Graph recompute(const Graph& graph, const PassContext& context);
 
 }  // namespace ingot

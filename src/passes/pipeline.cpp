@@ -30,6 +30,7 @@ constexpr Pass kPipeline[] = {
     {"simplify", simplify},
     {"eliminate_common", eliminate_common},
     {"eliminate_dead", eliminate_dead},
+    {"widen_products", widen_products},
     {"recompute", recompute},
 };
 }  // namespace

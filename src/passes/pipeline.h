@@ -34,6 +34,8 @@ struct PassContext {
     std::int64_t merge_rows = 64;
     /// The vendor's product adds biases itself: such additions become part of it.
     bool vendor_epilogues = false;
+    /// The vendor's products of 16-bit numbers give fp32 where that is wanted.
+    bool vendor_widens = false;
     /// Products of m by k with k by n that generated code computes with what follows them; asked
     /// where that is costly (epilogues.h). Empty: none.
     std::function<bool(const PackQuery&)> generated_product;

@@ -150,6 +150,7 @@ PassContext gpu_passes(const ProductChoice* products) {
     // A wide product keeps more of the GPU busy than several narrow ones, whatever the rows.
     context.merge_rows = std::int64_t{1} << 40;
     context.vendor_epilogues = true;
+    context.vendor_widens = true;
     return context;
 }
 

@@ -59,7 +59,7 @@ class Scheduler {
   private:
     bool generates(NodeId id) const {
         const Node& n = g_.node(id);
-        if (!has_contraction_form(g_, n)) return false;
+        if (!has_contraction_form(g_, n) || n.attrs.has("dtype")) return false;
         // Nobody else reads panels.
         if (n.prim == Prim::PackedMatmul || n.prim == Prim::PackedConv) return true;
         if (options_.generate_with_epilogue_only && !epilogues_.costly(id)) return false;

@@ -50,6 +50,13 @@ Tensors matmul(In in, Out out) {
     return {at::matmul_out(result, a, b)};
 }
 
+/// A product of matrices of 16 bits whose sums are handed over in fp32.
+Tensors wide_matmul(In in, Out out) {
+    if (!out[0].defined()) return {at::mm(in[0], in[1], at::kFloat)};
+    at::Tensor result = out[0];
+    return {at::mm_out(result, in[0], in[1], at::kFloat)};
+}
+
 Tensors matmul_bias(In in, Out out, bool relu) {
     const at::Tensor &a = in[0], &b = in[1], &bias = in[2];
     at::Tensor result = out[0].defined() ? out[0] : at::empty({a.size(0), b.size(1)}, a.options());
@@ -186,7 +193,7 @@ VendorFunction attention(const Attrs& a, c10::Device device) {
 VendorFunction contraction(Prim prim, const Attrs& a, c10::Device device) {
     switch (prim) {
         case Prim::Matmul:
-            return matmul;
+            return a.has("dtype") ? wide_matmul : matmul;
         case Prim::MatmulBias:
             return [relu = a.get<std::string>("activation") == "relu"](In in, Out out) {
                 return matmul_bias(in, out, relu);
