@@ -643,9 +643,15 @@ class Fuser {
     }
 
     // Of a group that computes elements: the variable that becomes its rows' own, neighbours in
-    // memory; null where they are no rows of one length.
-    static const LoopVar* column_of(const Group& group, const Match& match) {
-        if (group.contracts || group.is_extern || group.anchors.size() != 1) return nullptr;
+    // memory; null where they are no rows of one length. Several values are rows alike where each
+    // is computed of the others' same element.
+    const LoopVar* column_of(const Group& group, const Match& match) const {
+        if (group.contracts || group.is_extern) return nullptr;
+        const Sizes& first = f_.anchors[group.anchors.front()].map;
+        for (std::uint32_t id : group.anchors) {
+            const Anchor& a = f_.anchors[id];
+            if (a.reduces || a.gathers || a.step != 0 || a.map != first) return nullptr;
+        }
         if (group.vars.size() < 2 || match.vars.size() != group.vars.size()) return nullptr;
         for (const LoopVar& v : group.vars) {
             if (!v.outer) return nullptr;
