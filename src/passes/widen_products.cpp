@@ -64,8 +64,7 @@ Graph widen_products(const Graph& graph, const PassContext& context) {
         Attrs attrs = n.attrs;
         attrs.set("dtype", DType::F32);
         rewriter.map(graph.node(widened[id]).results[0],
-                     rewriter.out().emit(n.prim,
-                                         {rewriter(n.operands[0]), rewriter(n.operands[1])},
+                     rewriter.out().emit(n.prim, {rewriter(n.operands[0]), rewriter(n.operands[1])},
                                          std::move(attrs), n.origin));
     }
     return rewriter.finish();

@@ -75,8 +75,8 @@ ValueId pooling(Graph& g, std::vector<ValueId>& in_memory, const ImageWindows& w
     indices = convert(g, permuted(g, indices, kChannelsLast), DType::I32);
     const Sizes sizes{g.type(grad).sizes[0], w.image[0], w.image[1], g.type(grad).sizes[3]};
     const ValueId here = places(g, sizes);
-    const ValueId nothing = g.emit(
-        Prim::Full, {}, {{"dtype", DType::F32}, {"sizes", sizes}, {"value", Scalar(0.0)}});
+    const ValueId nothing =
+        g.emit(Prim::Full, {}, {{"dtype", DType::F32}, {"sizes", sizes}, {"value", Scalar(0.0)}});
     return sum_of_windows(g, in_memory, w, type, [&](const Ints& back) {
         const ValueId named = from_image(g, indices, w, back, Scalar(-1));
         const ValueId of_window = convert(g, from_image(g, grad, w, back, 0.0), DType::F32);
@@ -101,11 +101,10 @@ ValueId taps(Graph& g, const ImageWindows& w, ValueId weight, const Ints& back,
         to.emplace_back(w.padding[d] + w.image[d]);
     }
     for (Sizes* list : {&apart, &joined, &to}) list->push_back(sizes[3]);
-    weight =
-        g.emit(Prim::Pad, {weight}, {{"low", Sizes(3, Expr(0))}, {"high", high}, {"value", Scalar(0.0)}});
+    weight = g.emit(Prim::Pad, {weight},
+                    {{"low", Sizes(3, Expr(0))}, {"high", high}, {"value", Scalar(0.0)}});
     const Ints ones(3, 1);
-    weight =
-        g.emit(Prim::Slice, {weight}, {{"starts", starts}, {"ends", ends}, {"steps", ones}});
+    weight = g.emit(Prim::Slice, {weight}, {{"starts", starts}, {"ends", ends}, {"steps", ones}});
     weight = g.emit(Prim::Broadcast, {weight}, {{"sizes", apart}, {"dims", Ints{1, 3, 4}}});
     weight = reshaped(g, weight, joined);
     weight = g.emit(Prim::Slice, {weight}, {{"starts", from}, {"ends", to}, {"steps", ones}});
@@ -143,8 +142,7 @@ std::optional<Attrs> depthwise_windows(const Graph& g, const Node& n) {
         kernel.push_back(weight.sizes[d + 2].constant());
         padding.push_back(border.constant());
     }
-    return Attrs{
-        {"kernel", kernel}, {"stride", n.attrs.get<Ints>("stride")}, {"padding", padding}};
+    return Attrs{{"kernel", kernel}, {"stride", n.attrs.get<Ints>("stride")}, {"padding", padding}};
 }
 
 }  // namespace
