@@ -3,9 +3,11 @@
 Every rival lives in a process of its own and they step one after another, so that a slow minute
 hits all of them. Reported: the first step (with compilation, from an empty cache of machine code),
 the median step (forward, loss, backward, Adam), the processor time of its threads together, which
-says more than the clock where others use the machine, and the process's peak memory.
+says more than the clock where others use the machine, the process's peak memory, and how much of
+that no partition of the work can change: the process before its first step (libraries and
+parameters), one gradient for each parameter and the optimizer's state.
 `--optimizer compiled` has each compiler compile the optimizer's step too; `--optimizer whole` one
-function with the whole step (forward, loss, backward, Adam, `zero_grad`).
+function with the whole step (forward, loss, backward, `--clip`, Adam, `zero_grad`).
 """
 
 from __future__ import annotations
@@ -66,11 +68,17 @@ def build(name: str, batch: int) -> tuple:
     return model.train(), lambda f: F.cross_entropy(f(input_ids=ids, attention_mask=mask).logits, y)
 
 
-def worker(rival: str, name: str, batch: int, budget: float, what: str) -> None:
+def resident() -> float:
+    """MB that the process has in memory now."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+def worker(rival: str, arguments: argparse.Namespace) -> None:
     """Answers each line on standard input by one step, with what it took, as JSON."""
     import torch
 
-    model, loss_of = build(name, batch)
+    model, loss_of = build(arguments.models, arguments.batch)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     function: Callable = model
     update: Callable = optimizer.step
@@ -79,6 +87,8 @@ def worker(rival: str, name: str, batch: int, budget: float, what: str) -> None:
         optimizer.zero_grad()
         loss = loss_of(function)
         loss.backward()
+        if arguments.clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), arguments.clip)
         update()
         return loss
 
@@ -89,13 +99,16 @@ def worker(rival: str, name: str, batch: int, budget: float, what: str) -> None:
             return ingot.compile(function, **arguments)
         return function if rival == "eager" else torch.compile(function, backend=rival)
 
-    options = {"options": {"memory_budget": budget}} if rival == "ingot" else {}
-    if what == "whole":
+    budget = {"memory_budget": arguments.memory_budget}
+    options = {"options": budget} if rival == "ingot" else {}
+    if arguments.optimizer == "whole":
         step = compiled(step, **options)
     else:
         function = compiled(model, **options)
-        update = compiled(update) if what == "compiled" else update
-    print("ready", flush=True)
+        update = compiled(update) if arguments.optimizer == "compiled" else update
+    trained = [p for p in model.parameters() if p.requires_grad]
+    fixed = resident() + 3 * sum(p.nbytes for p in trained) / 2**20  # Adam: two states
+    print(json.dumps({"fixed": fixed}), flush=True)
     for _ in sys.stdin:
         start, busy = time.perf_counter(), time.process_time()
         loss = step()
@@ -116,11 +129,12 @@ class Rival:
         command = [sys.executable, "-m", "ingot.bench.training", "--worker", rival, "--models",
                    model, "--batch", str(arguments.batch),
                    "--memory-budget", str(arguments.memory_budget),
+                   "--clip", str(arguments.clip),
                    "--optimizer", arguments.optimizer]  # fmt: skip
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
         )
-        self._read()
+        self.fixed = json.loads(self._read())["fixed"]
         self.steps: list[float] = []
         self.busy: list[float] = []
         self.peak = self.loss = 0.0
@@ -153,16 +167,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--steps", type=int, default=5, help="steps after the first")
     parser.add_argument("--memory-budget", type=float, default=1.0)
+    parser.add_argument("--clip", type=float, default=0.0, help="norm of gradients; 0: not at all")
     parser.add_argument("--optimizer", choices=("eager", "compiled", "whole"), default="eager")
     parser.add_argument("--worker", choices=RIVALS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        worker(arguments.worker, arguments.models, arguments.batch, arguments.memory_budget,
-               arguments.optimizer)  # fmt: skip
+        worker(arguments.worker, arguments)
         return
     names = [*filter(None, arguments.against.split(",")), "ingot"]
     print(f"{'model':<12} {'rival':<9} {'first s':>8} {'step ms':>8} {'cpu ms':>8} "
-          f"{'peak MB':>8} {'loss':>8}")  # fmt: skip
+          f"{'peak MB':>8} {'fixed MB':>8} {'loss':>8}")  # fmt: skip
     for model in arguments.models.split(","):
         rivals = [Rival(r, model, arguments) for r in names]
         for _ in range(arguments.steps + 1):
@@ -172,7 +186,8 @@ def main() -> None:
             middle = statistics.median(rival.steps[1:]) * 1e3
             busy = statistics.median(rival.busy[1:]) * 1e3
             print(f"{model:<12} {rival.rival:<9} {rival.steps[0]:>8.2f} {middle:>8.1f} "
-                  f"{busy:>8.1f} {rival.peak:>8.0f} {rival.loss:>8.4f}", flush=True)  # fmt: skip
+                  f"{busy:>8.1f} {rival.peak:>8.0f} {rival.fixed:>8.0f} {rival.loss:>8.4f}",
+                  flush=True)  # fmt: skip
             rival.close()
 
 
