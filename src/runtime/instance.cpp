@@ -58,6 +58,9 @@ bool checks_indices(const Kernel& kernel) {
 /// Where the code strides over the rest.
 constexpr std::int64_t kMostBlocks = 1 << 20;
 
+/// A page: threads' shares lie apart, and rows in them as they would in memory of their own.
+constexpr std::int64_t kScratchAlignment = 4096;
+
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
@@ -75,6 +78,7 @@ Instance::Instance(std::shared_ptr<const Program> program, const ExternHost& ext
     find_drops();
     find_memory_events();
     find_pieces();
+    if (!gpu_) place_scratch();
     find_spoiled(plan);
     index_uses();
     if (gpu_) prepare_gpu(externs);
@@ -213,7 +217,7 @@ void Instance::add_kernel(const Plan& plan, const KernelStep& step, const Symbol
                      std::max<std::int64_t>(1, number(launch.launch.grain, by_kernel)),
                      number(launch.launch.scratch_bytes, by_kernel)};
         if (l.work <= 0) continue;
-        scratch_stride_ = std::max(scratch_stride_, round_up(l.scratch_bytes, 64));
+        l.scratch_bytes = round_up(l.scratch_bytes, kScratchAlignment);
         into.push_back({false, static_cast<std::uint32_t>(launches_.size()), {}, {}, {}});
         launches_.push_back(l);
     }
@@ -408,6 +412,34 @@ std::int64_t Instance::most_lent(const std::vector<bool>& given, bool results) c
     std::int64_t now = 0, most = 0;
     for (std::int64_t c : change) most = std::max(most, now += c);
     return most;
+}
+
+void Instance::place_scratch() {
+    // Frozen steps come first and hand nothing over in the arena.
+    std::vector<const StepRef*> steps;
+    for (const auto* list : {&frozen_steps_, &steps_})
+        for (const StepRef& step : *list) steps.push_back(&step);
+    std::vector<std::size_t> first(buffers_.size(), steps.size()), last(buffers_.size(), 0);
+    for (std::size_t s = 0; s < steps.size(); ++s)
+        for (std::int32_t used : buffers_of(*steps[s])) {
+            const std::int32_t b = root(used);
+            first[b] = std::min(first[b], s);
+            last[b] = s;
+        }
+    // The caller reads them after the run.
+    for (const OutputSlot& slot : outputs_) last[root(slot.buffer)] = steps.size();
+    for (std::size_t s = 0; s < steps.size(); ++s) {
+        if (steps[s]->is_extern || launches_[steps[s]->index].scratch_bytes == 0) continue;
+        std::int64_t end = 0;
+        for (std::size_t b = 0; b < buffers_.size(); ++b) {
+            const BufferInfo& info = buffers_[b];
+            if (info.place != BufferPlace::Arena || info.base >= 0 || first[b] > s || last[b] < s)
+                continue;
+            end = std::max(end, info.offset + std::max(info.bytes, info.layout.bytes));
+        }
+        launches_[steps[s]->index].scratch_offset = round_up(end, kScratchAlignment);
+        with_scratch_.push_back(steps[s]->index);
+    }
 }
 
 // Inputs that are written before, or by, the last step that may fail: a kernel that checks indices,

@@ -143,10 +143,17 @@ std::shared_ptr<void> Context::take_owner(std::int32_t buffer) {
     return owners_.empty() ? nullptr : std::move(owners_[buffer]);
 }
 
-void Context::ensure_scratch(int threads) {
-    if (threads <= scratch_threads_ || instance_.scratch_stride_ == 0) return;
-    scratch_ = Block(static_cast<std::size_t>(instance_.scratch_stride_) * threads);
-    scratch_threads_ = threads;
+void Context::begin_steps(const Threads& threads) {
+    threads_ = threads.count();
+    std::int64_t needed = 0;
+    for (std::uint32_t l : instance_.with_scratch_) {
+        const Instance::LaunchStep& launch = instance_.launches_[l];
+        needed = std::max(needed, launch.scratch_offset + threads_ * launch.scratch_bytes);
+    }
+    if (static_cast<std::size_t>(needed) <= arena_.bytes()) return;
+    needed = std::max(needed, instance_.arena_bytes_);
+    arena_ = Block();  // the two are never there at once
+    set_arena(Block(static_cast<std::size_t>(needed)));
 }
 
 // ---- Instance ----
@@ -202,6 +209,7 @@ void Instance::run(Context& context, const Threads& threads, RunMemory* memory, 
         if (pieces) context.device_scratch_ = {};
         return;
     }
+    context.begin_steps(threads);
     run_steps(steps_, context, threads, memory);
 }
 
@@ -268,10 +276,31 @@ void Instance::run_gpu_steps(const std::vector<StepRef>& steps, Context& context
     }
 }
 
-void Instance::run_steps(const std::vector<StepRef>& steps, Context& context,
-                         const Threads& threads, RunMemory* memory) const {
-    const int available = threads.count();
-    context.ensure_scratch(available);
+std::vector<std::size_t> Instance::settled() const {
+    std::vector<std::size_t> last(buffers_.size(), 0);
+    for (std::size_t s = 0; s < steps_.size(); ++s)
+        for (std::int32_t b : buffers_of(steps_[s])) last[root(b)] = s + 1;
+    for (const OutputSlot& slot : outputs_)
+        if (slot.mode == OutputMode::Copy || slot.mode == OutputMode::Done)
+            last[root(slot.buffer)] = steps_.size();
+    std::vector<std::size_t> out;
+    for (const OutputSlot& slot : outputs_) out.push_back(last[root(slot.buffer)]);
+    return out;
+}
+
+void Instance::run_part(Context& context, const Threads& threads, RunMemory& memory,
+                        std::size_t begin, std::size_t end) const {
+    if (begin == 0) {
+        context.error_ = kNoError;
+        context.begin_steps(threads);
+        for (std::int32_t o : untouched_outputs_) context.set_output(o, memory.make_output(o));
+    }
+    run_steps(std::span(steps_).subspan(begin, end - begin), context, threads, &memory);
+}
+
+void Instance::run_steps(std::span<const StepRef> steps, Context& context, const Threads& threads,
+                         RunMemory* memory) const {
+    const int available = context.threads_;
     for (const StepRef& step : steps) {
         if (memory != nullptr) before_step(step, context, *memory);
         if (step.is_extern)
@@ -290,8 +319,10 @@ void Instance::run_launch(const LaunchStep& launch, Context& context, const Thre
     void* const* arguments = context.arguments_.data() + launch.arguments;
     const std::int64_t* sizes = sizes_.data() + launch.sizes;
     const std::int64_t worth = launch.work / launch.grain;
+    std::byte* const scratch =
+        launch.scratch_bytes == 0 ? nullptr : context.arena_.data() + launch.scratch_offset;
     if (available <= 1 || worth <= 1) {
-        launch.function(arguments, sizes, 0, launch.work, context.scratch_.data(), &context.error_);
+        launch.function(arguments, sizes, 0, launch.work, scratch, &context.error_);
         return;
     }
     struct Shared {
@@ -301,16 +332,19 @@ void Instance::run_launch(const LaunchStep& launch, Context& context, const Thre
         std::byte* scratch;
         std::int64_t stride, tasks;
         std::int64_t* error;
-    } shared{launch,          arguments,
-             sizes,           context.scratch_.data(),
-             scratch_stride_, std::min<std::int64_t>(available, worth),
+    } shared{launch,
+             arguments,
+             sizes,
+             scratch,
+             launch.scratch_bytes,
+             std::min<std::int64_t>(available, worth),
              &context.error_};
     const auto body = [](void* pointer, int task) {
         const Shared& s = *static_cast<const Shared*>(pointer);
         const std::int64_t begin = s.launch.work * task / s.tasks;
         const std::int64_t end = s.launch.work * (task + 1) / s.tasks;
-        std::byte* scratch = s.stride == 0 ? nullptr : s.scratch + s.stride * task;
-        s.launch.function(s.arguments, s.sizes, begin, end, scratch, s.error);
+        std::byte* own = s.stride == 0 ? nullptr : s.scratch + s.stride * task;
+        s.launch.function(s.arguments, s.sizes, begin, end, own, s.error);
     };
     threads.run(static_cast<int>(shared.tasks), body, &shared);
 }
@@ -389,6 +423,7 @@ bool Instance::freeze(Context& context, std::span<const InputState> states, cons
         run_gpu_steps(frozen_steps_, context, nullptr);
         gpu_->synchronize();  // from here on every stream may read it
     } else {
+        context.begin_steps(threads);
         run_steps(frozen_steps_, context, threads, nullptr);
     }
     for (std::size_t i = 0; i < frozen_buffers_.size(); ++i) {

@@ -117,7 +117,8 @@ class Context {
     friend class Instance;
     explicit Context(const Instance& instance);
     void patch(std::int32_t buffer, void* data);
-    void ensure_scratch(int threads);
+    /// Makes the arena big enough for the scratch memory of all threads there are now.
+    void begin_steps(const Threads& threads);
     void take_arena(const DeviceHost& device);
     void place_device_arena(void* memory);
     void take_scratch(const DeviceHost& device);
@@ -130,9 +131,8 @@ class Context {
     const Instance& instance_;
     Block arena_;
     void* arena_base_ = nullptr;  // where the pointers into the arena lead
-    Block scratch_;
-    int scratch_threads_ = 0;
-    std::vector<void*> table_;  // by buffer
+    int threads_ = 1;             // at most, in the run under way
+    std::vector<void*> table_;    // by buffer
     std::vector<void*> arguments_;
     std::vector<std::shared_ptr<void>> owners_;       // by buffer
     std::vector<std::shared_ptr<void>> step_owners_;  // of the extern call that runs
@@ -217,6 +217,13 @@ class Instance {
     /// `direct`: whether a GPU's extern calls may be carried out without their libraries.
     void run(Context& context, const Threads& threads, RunMemory* memory = nullptr,
              bool direct = true) const;
+    /// By graph output: how many steps have been run when none of the others touches it. All of
+    /// them for one that is copied.
+    std::vector<std::size_t> settled() const;
+    std::size_t step_count() const { return steps_.size(); }
+    /// On the processor: run() of steps `begin` to `end` only; those before have been run.
+    void run_part(Context& context, const Threads& threads, RunMemory& memory, std::size_t begin,
+                  std::size_t end) const;
 
     /// On a GPU: of the first steps those up to the last that reads input `input`, if they are few
     /// and all of them kernels; else 0.
@@ -239,7 +246,8 @@ class Instance {
         KernelFn function;
         std::uint32_t arguments, argument_count;  // positions in Context::arguments_
         std::uint32_t sizes;                      // first position in sizes_
-        std::int64_t work, grain, scratch_bytes;
+        std::int64_t work, grain, scratch_bytes;  // scratch: of a thread
+        std::int64_t scratch_offset = 0;          // where it begins in the arena
         cuda::Handle gpu_function = nullptr;
         bool overlaps = false;
         unsigned blocks = 0, instances = 1, threads = 0, shared = 0;
@@ -285,6 +293,8 @@ class Instance {
     void find_drops();
     void find_memory_events();
     void find_pieces();
+    /// Scratch memory lies behind what is alive in the arena at its step.
+    void place_scratch();
     void find_spoiled(const Plan& plan);
     /// The buffers of a step, views among them.
     std::span<const std::int32_t> buffers_of(const StepRef& step) const;
@@ -303,7 +313,7 @@ class Instance {
     void launch(const LaunchStep& step, Context& context, void* stream) const;
     void before_step(const StepRef& step, Context& context, RunMemory& memory) const;
     void after_step(const StepRef& step, RunMemory& memory) const;
-    void run_steps(const std::vector<StepRef>& steps, Context& context, const Threads& threads,
+    void run_steps(std::span<const StepRef> steps, Context& context, const Threads& threads,
                    RunMemory* memory) const;
     void run_gpu_steps(const std::vector<StepRef>& steps, Context& context, RunMemory* memory,
                        const DirectCalls* direct = nullptr) const;
@@ -327,6 +337,7 @@ class Instance {
     std::vector<std::int32_t> input_buffers_;
     std::vector<OutputSlot> outputs_;
     std::vector<LaunchStep> launches_;
+    std::vector<std::uint32_t> with_scratch_;  // of launches_
     std::vector<ExternStepCall> externs_;
     std::vector<std::int64_t> sizes_;
     std::vector<std::int32_t> argument_buffers_;  // by position in Context::arguments_
@@ -335,7 +346,7 @@ class Instance {
     std::vector<std::int32_t> untouched_outputs_;  // Direct outputs that no step touches
     std::vector<ArenaPiece> pieces_;
     std::vector<std::int32_t> frozen_inputs_, frozen_buffers_;
-    std::int64_t arena_bytes_ = 0, frozen_bytes_ = 0, scratch_stride_ = 0;
+    std::int64_t arena_bytes_ = 0, frozen_bytes_ = 0;
     std::int64_t gpu_scratch_bytes_ = 0;  // that all launches on a GPU share
     std::uint32_t max_extern_outputs_ = 0, parameter_count_ = 0;
     std::vector<bool> may_spoil_;           // by graph input

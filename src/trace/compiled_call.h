@@ -1,10 +1,11 @@
-// What the two files of CompiledFunction share about a call; internal to them.
+// What the files of CompiledFunction share about a call; internal to them.
 #pragma once
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/SmallVector.h>
 
 #include "trace/compiled_function.h"
+#include "trace/output_tensor.h"
 #include "trace/tensors.h"
 
 namespace ingot::trace {
@@ -32,6 +33,35 @@ struct CompiledFunction::CallFrame {
     runtime::Context* context;
     c10::SmallVector<at::Tensor, 4> outputs;  // by graph output
     std::vector<at::Tensor> saved;  // of written inputs, if the program may fail; aligned copies
+};
+
+/// Frees what a caller gave away, and makes results, while the program runs.
+class CompiledFunction::GivenMemory final : public runtime::RunMemory {
+  public:
+    GivenMemory(const CompiledFunction& function, CallFrame& frame, std::vector<at::Tensor>& given)
+        : function_(function), frame_(frame), given_(given) {}
+
+    void* make_output(std::size_t output) override {
+        at::Tensor& made = frame_.outputs[output];
+        made =
+            trace::make_output(frame_.sized->instance->outputs()[output].layout, function_.device_);
+        return made.mutable_data_ptr();
+    }
+    void release_input(std::size_t input) override {
+        const std::int32_t given = function_.from_caller_[input];
+        if (given < 0) return;
+        using Kind = OutputRecipe::Kind;
+        for (const OutputRecipe& r : function_.recipes_)
+            if ((r.kind == Kind::Input || r.kind == Kind::ViewOfInput) &&
+                r.index == static_cast<std::int32_t>(input))
+                return;
+        given_[given].reset();
+    }
+
+  private:
+    const CompiledFunction& function_;
+    CallFrame& frame_;
+    std::vector<at::Tensor>& given_;
 };
 
 }  // namespace ingot::trace

@@ -51,35 +51,6 @@ bool has_symbols(const ExternCallee& callee) {
 
 }  // namespace
 
-/// Frees what a caller gave away, and makes results, while the program runs.
-class CompiledFunction::GivenMemory final : public runtime::RunMemory {
-  public:
-    GivenMemory(const CompiledFunction& function, CallFrame& frame, std::vector<at::Tensor>& given)
-        : function_(function), frame_(frame), given_(given) {}
-
-    void* make_output(std::size_t output) override {
-        at::Tensor& made = frame_.outputs[output];
-        made =
-            trace::make_output(frame_.sized->instance->outputs()[output].layout, function_.device_);
-        return made.mutable_data_ptr();
-    }
-    void release_input(std::size_t input) override {
-        const std::int32_t given = function_.from_caller_[input];
-        if (given < 0) return;
-        using Kind = OutputRecipe::Kind;
-        for (const OutputRecipe& r : function_.recipes_)
-            if ((r.kind == Kind::Input || r.kind == Kind::ViewOfInput) &&
-                r.index == static_cast<std::int32_t>(input))
-                return;
-        given_[given].reset();
-    }
-
-  private:
-    const CompiledFunction& function_;
-    CallFrame& frame_;
-    std::vector<at::Tensor>& given_;
-};
-
 CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tensor> examples,
                                    std::span<const at::Tensor> promises,
                                    std::vector<at::Tensor> outputs,
@@ -493,19 +464,20 @@ void CompiledFunction::bind_outputs(CallFrame& frame) const {
 }
 
 void CompiledFunction::collect(CallFrame& frame) const {
-    const auto slots = frame.sized->instance->outputs();
-    for (std::size_t o = 0; o < slots.size(); ++o) {
-        const OutputSlot& slot = slots[o];
-        if (slot.mode == OutputMode::Adopt) {
-            const auto owner = frame.context->take_owner(slot.buffer);
-            check(owner != nullptr, "an extern call left an output unmade");
-            frame.outputs[o] = std::move(*static_cast<at::Tensor*>(owner.get()));
-        } else if (slot.mode == OutputMode::Copy) {
-            // Also what is going to be written into an input: it may have been read from another.
-            frame.outputs[o] = make_output(slot.layout, device_);
-            frame.outputs[o].copy_(
-                tensor_over(frame.context->pointer(slot.buffer), slot.source, device_));
-        }
+    for (std::size_t o = 0; o < frame.outputs.size(); ++o) collect(frame, o);
+}
+
+void CompiledFunction::collect(CallFrame& frame, std::size_t output) const {
+    const OutputSlot& slot = frame.sized->instance->outputs()[output];
+    if (slot.mode == OutputMode::Adopt) {
+        const auto owner = frame.context->take_owner(slot.buffer);
+        check(owner != nullptr, "an extern call left an output unmade");
+        frame.outputs[output] = std::move(*static_cast<at::Tensor*>(owner.get()));
+    } else if (slot.mode == OutputMode::Copy) {
+        // Also what is going to be written into an input: it may have been read from another.
+        frame.outputs[output] = make_output(slot.layout, device_);
+        frame.outputs[output].copy_(
+            tensor_over(frame.context->pointer(slot.buffer), slot.source, device_));
     }
 }
 
@@ -532,39 +504,37 @@ void CompiledFunction::note_written(std::int32_t input, c10::TensorImpl& tensor)
 void CompiledFunction::build_outputs(CallFrame& frame, std::vector<at::Tensor>& outputs) const {
     outputs.clear();
     outputs.reserve(recipes_.size());
+    for (std::size_t i = 0; i < recipes_.size(); ++i)
+        outputs.push_back(build_output(frame, i, outputs));
+}
+
+at::Tensor CompiledFunction::build_output(const CallFrame& frame, std::size_t i,
+                                          std::span<const at::Tensor> before) const {
     using Kind = OutputRecipe::Kind;
-    auto looking_into = [](const at::Tensor& base, const Sized::View& view, std::int64_t offset,
-                           const OutputRecipe& r) {
+    const OutputRecipe& r = recipes_[i];
+    const Sized::View& view = frame.sized->views[i];
+    const auto looking_into = [&](const at::Tensor& base, std::int64_t offset) {
         at::Tensor result = base.as_strided(view.sizes, view.strides, offset + view.offset);
         if (r.apart) return result.variable_data();
         return r.detached ? result.detach() : result;
     };
-    for (std::size_t i = 0; i < recipes_.size(); ++i) {
-        const OutputRecipe& r = recipes_[i];
-        const Sized::View& view = frame.sized->views[i];
-        switch (r.kind) {
-            case Kind::Graph:
-                outputs.push_back(frame.outputs[r.index]);
-                break;
-            case Kind::Input:
-                outputs.push_back(borrow(graph_input(frame.inputs, r.index)));
-                break;
-            case Kind::ViewOfInput: {
-                const at::Tensor base = borrow(graph_input(frame.inputs, r.index));
-                outputs.push_back(looking_into(base, view, base.storage_offset(), r));
-                break;
-            }
-            case Kind::ViewOfGraph:
-                outputs.push_back(looking_into(frame.outputs[r.index], view, 0, r));
-                break;
-            case Kind::Same:
-                outputs.push_back(outputs[r.index]);
-                break;
-            case Kind::None:
-                outputs.emplace_back();
-                break;
+    switch (r.kind) {
+        case Kind::Graph:
+            return frame.outputs[r.index];
+        case Kind::Input:
+            return borrow(graph_input(frame.inputs, r.index));
+        case Kind::ViewOfInput: {
+            const at::Tensor base = borrow(graph_input(frame.inputs, r.index));
+            return looking_into(base, base.storage_offset());
         }
+        case Kind::ViewOfGraph:
+            return looking_into(frame.outputs[r.index], 0);
+        case Kind::Same:
+            return before[r.index];
+        case Kind::None:
+            break;
     }
+    return {};
 }
 
 std::vector<at::Tensor> CompiledFunction::replay(std::span<c10::TensorImpl* const> inputs,

@@ -61,6 +61,15 @@ class CompiledFunction {
     /// `graph`: whether a CUDA graph may serve; `inputs` are kept until the end then.
     CallStatus call_with(std::vector<at::Tensor>& inputs, std::vector<at::Tensor>& outputs,
                          std::span<const std::int64_t> numbers = {}, bool graph = true);
+    /// call_with() that stops on the way, for whoever wants some results before the others
+    /// (call_parts.h). Times: after how many steps each result is there.
+    class Parts;
+    struct Times {
+        std::shared_ptr<const void> form;  // of the program that has these steps
+        std::vector<std::size_t> results;
+    };
+    /// Nothing where its calls cannot stop: on a GPU, with symbolic sizes.
+    std::optional<Times> times() const;
     /// call(), which also says whether a CUDA graph served: its results then lie where they lay.
     CallStatus call_tracked(std::span<c10::TensorImpl* const> inputs,
                             std::vector<at::Tensor>& outputs, std::span<const std::int64_t> numbers,
@@ -220,10 +229,14 @@ class CompiledFunction {
     std::shared_ptr<const Variant> variant_of(
         std::shared_ptr<const runtime::Program> program) const;
     void collect(CallFrame& frame) const;
+    void collect(CallFrame& frame, std::size_t output) const;
     void write_back(CallFrame& frame) const;
     /// The program has written to this input: its version counter notices, as in eager.
     void note_written(std::int32_t input, c10::TensorImpl& tensor) const;
     void build_outputs(CallFrame& frame, std::vector<at::Tensor>& outputs) const;
+    /// Result `i`; `before`: those before it.
+    at::Tensor build_output(const CallFrame& frame, std::size_t i,
+                            std::span<const at::Tensor> before) const;
     void prepare_graphs(std::span<const at::Tensor> examples);
     void drop_graphs();
     void give_up_graphs(std::string reason);

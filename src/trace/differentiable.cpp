@@ -18,6 +18,7 @@
 
 #include "passes/passes.h"
 #include "schedule/layout.h"
+#include "trace/delivery.h"
 #include "trace/dtypes.h"
 #include "trace/extern_host.h"
 #include "trace/graph_memory.h"
@@ -28,9 +29,6 @@
 
 namespace ingot::trace {
 namespace {
-
-/// Memory for results that stays between a backward and the next forward.
-constexpr std::size_t kKeptBetweenSteps = std::size_t{16} << 20;
 
 /// A gradient of a result that a CUDA graph reads in place if it can; smaller ones are copied.
 constexpr std::int64_t kWorthNoCopy = std::int64_t{32} << 20;
@@ -128,20 +126,21 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
     // What the program's own functions have saved, and its version then.
     std::vector<std::pair<c10::VariableVersion, std::uint32_t>> unchanged;
     at::Tensor random;
-    bool by_graph = false;    // a CUDA graph made what is saved
-    Numbers numbers, values;  // the forward's, and those of all symbols
+    bool by_graph = false;               // a CUDA graph made what is saved
+    Numbers numbers, values;             // the forward's, and those of all symbols
+    std::shared_ptr<Delivery> delivery;  // where hooks see when each gradient comes
 
     std::string name() const override { return "CompiledBackward"; }
 
     variable_list apply(variable_list&& gradients) override {
         std::lock_guard lock(mutex_);
-        if (at::GradMode::is_enabled()) return apply_with_graph(gradients, true);
+        if (at::GradMode::is_enabled()) return hand_over(apply_with_graph(gradients, true));
         const auto missing = [](const at::Tensor& g) { return !g.defined(); };
         if (!function->custom_ || std::ranges::none_of(gradients, missing))
             return apply_program(std::move(gradients));
         variable_list results = apply_with_graph(gradients, false);
         if (!torch::autograd::get_current_graph_task_keep_graph()) forget();
-        return results;
+        return hand_over(std::move(results));
     }
 
     void release_variables() override {
@@ -150,6 +149,14 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
     }
 
   private:
+    variable_list hand_over(variable_list results) {
+        if (!delivery) return results;
+        auto running = std::make_unique<Delivery::Running>();
+        running->wanted.assign(results.size(), true);
+        running->all = std::move(results);
+        return delivery->begin(std::move(running), *this);
+    }
+
     void forget() {
         for (SavedVariable& s : saved) s.reset_data();
         inputs.clear();
@@ -182,19 +189,28 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
         for (std::size_t i = 0; i < given.size(); ++i)
             given[i] =
                 function->conform(std::move(given[i]), function->backward_inputs_[i], values);
-        std::vector<at::Tensor> results;
-        const CallStatus status = function->backward_->call_with(given, results, values, by_graph);
-        // What was saved is not wanted again before the next forward; the optimizer comes first.
-        if (last) trim_output_pool(kKeptBetweenSteps);
-        TORCH_CHECK_INDEX(status != CallStatus::KernelFailure, "index out of range in a backward");
-        check(status == CallStatus::Done, "the backward refuses its inputs");
-        for (std::size_t i = 0; i < results.size(); ++i) {
-            const std::vector<bool>& reached = function->gradients_[i].reached;
+        std::vector<bool> wanted;
+        for (const auto& gradient : function->gradients_) {
             bool any = false;
             for (std::size_t t = 0; t < defined.size(); ++t)
-                any = any || (defined[t] && reached[t]);
-            if (!any || !task_should_compute_output(i)) results[i].reset();
+                any = any || (defined[t] && gradient.reached[t]);
+            wanted.push_back(any);
         }
+        if (delivery) {
+            auto running = std::make_unique<Delivery::Running>();
+            running->program = std::make_unique<CompiledFunction::Parts>(
+                *function->backward_, delivery->times(), std::move(given));
+            running->wanted = std::move(wanted);
+            running->last = last;
+            return delivery->begin(std::move(running), *this);
+        }
+        std::vector<at::Tensor> results;
+        const CallStatus status = function->backward_->call_with(given, results, values, by_graph);
+        if (last) trim_after_backward();
+        TORCH_CHECK_INDEX(status != CallStatus::KernelFailure, "index out of range in a backward");
+        check(status == CallStatus::Done, "the backward refuses its inputs");
+        for (std::size_t i = 0; i < results.size(); ++i)
+            if (!wanted[i] || !task_should_compute_output(i)) results[i].reset();
         return results;
     }
 
@@ -505,8 +521,14 @@ CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs
     torch::autograd::edge_list edges;
     for (const auto& gradient : gradients_)
         edges.push_back(torch::autograd::impl::gradient_edge(input(inputs, gradient.input)));
-    node->set_next_edges(std::move(edges));
     node->function = shared_from_this();
+    if (Delivery::is_watched(edges))
+        if (auto times = backward_->times()) {
+            node->delivery =
+                std::make_shared<Delivery>(shared_from_this(), std::move(*times), edges);
+            edges = node->delivery->chain();
+        }
+    node->set_next_edges(std::move(edges));
     for (std::size_t i = 0; i < results_.size(); ++i) {
         if (!all[i].defined()) continue;
         if (results_[i].tangent >= 0)

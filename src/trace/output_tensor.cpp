@@ -5,6 +5,8 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <new>
+
 #include "runtime/memory.h"
 #include "trace/dtypes.h"
 #include "trace/gpu.h"
@@ -17,6 +19,8 @@ namespace {
 constexpr std::int64_t kPooledFrom = 4 << 20;
 /// Of unused memory: a step's gradients, once freed, are what its next forward is made of.
 constexpr std::size_t kPoolBytes = std::size_t{1} << 30;
+/// Of it, what stays between a backward and the next forward.
+constexpr std::size_t kKeptBetweenSteps = std::size_t{16} << 20;
 
 /// Never destroyed: tensors may be freed while the process ends.
 runtime::BlockPool& pool() {
@@ -31,7 +35,13 @@ void release(void* lent) {
 c10::DataPtr allocate(std::size_t bytes) {
     if (bytes < static_cast<std::size_t>(kPooledFrom) || bytes > kPoolBytes)
         return c10::GetCPUAllocator()->allocate(bytes);
-    auto* lent = pool().take(bytes);
+    runtime::BlockPool::Lent* lent = nullptr;
+    try {
+        lent = pool().take(bytes);
+    } catch (const std::bad_alloc&) {
+        pool().trim(0);  // may be room enough; else this raises what eager raises
+        return c10::GetCPUAllocator()->allocate(bytes);
+    }
     return {runtime::BlockPool::data(lent), lent, &release, c10::Device(c10::kCPU)};
 }
 
@@ -62,5 +72,6 @@ at::Tensor make_output(const runtime::Layout& layout, c10::Device device) {
 }
 
 void trim_output_pool(std::size_t keep_bytes) { pool().trim(keep_bytes); }
+void trim_after_backward() { trim_output_pool(kKeptBetweenSteps); }
 
 }  // namespace ingot::trace

@@ -11,5 +11,8 @@ namespace ingot::trace {
 at::Tensor make_output(const runtime::Layout& layout, c10::Device device);
 /// Frees the memory that the pool keeps for later outputs, up to `keep_bytes`.
 void trim_output_pool(std::size_t keep_bytes = 0);
+/// The same behind a backward: what was saved is not wanted again before the next forward, and the
+/// optimizer comes first.
+void trim_after_backward();
 
 }  // namespace ingot::trace

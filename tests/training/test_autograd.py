@@ -168,6 +168,83 @@ def test_an_exception_in_a_hook_leaves_gradients_as_they_were():
     assert x.grad is None
 
 
+def deep() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    layers = [torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh()) for _ in range(4)]
+    return torch.nn.Sequential(*layers)
+
+
+def layers_with_gradients(model: torch.nn.Module) -> list[bool]:
+    return [all(p.grad is not None for p in layer.parameters()) for layer in model]
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_an_exception_in_a_parameters_hook_leaves_the_gradients_behind_it(at):
+    left = []
+    for function in (lambda m: m, compile_all):
+        model = deep()
+
+        def fail(_):
+            raise ValueError("no")
+
+        for p in model[at].parameters():
+            p.register_hook(fail)
+        loss = function(model)(torch.randn(3, 6)).square().sum()
+        with pytest.raises(ValueError, match="no"):
+            loss.backward()
+        left.append(layers_with_gradients(model))
+    assert left[0] == left[1] == [k > at for k in range(4)]
+
+
+def test_hooks_see_each_layers_gradients_when_they_are_made():
+    # As data parallelism wants them: it sends the last layers' while the first are computed.
+    seen = []
+    for function in (lambda m: m, compile_all):
+        model = deep()
+        seen.append([])
+        for layer in model:
+            layer[0].bias.register_post_accumulate_grad_hook(
+                lambda _, model=model, into=seen[-1]: into.append(
+                    [layer[0].bias.grad is not None for layer in model]
+                )
+            )
+        x = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
+        compiled = function(model)
+        for _ in range(2):
+            for p in model.parameters():
+                p.grad = None
+            compiled(x).square().sum().backward()
+        seen[-1].append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(seen[1].pop(), seen[0].pop())
+    assert seen[0] == seen[1] and seen[0][0] == [False, False, False, True]
+
+
+def test_watched_gradients_are_those_of_any_other_backward():
+    calls = []
+    model = deep()
+    compiled = compile_all(model)
+    x = leaf(3, 6)
+    leaves = [x, *model.parameters()]
+    want = torch.autograd.grad(model(x).square().sum(), leaves)
+    watched = model[1][0].weight
+    watched.register_hook(lambda g: calls.append(1) or g * 2)
+    loss = compiled(x).square().sum()
+    for keep in (True, True, False):
+        got = torch.autograd.grad(loss, leaves, retain_graph=keep)
+        for g, w, p in zip(got, want, leaves, strict=True):
+            torch.testing.assert_close(g, 2 * w if p is watched else w)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+    (part,) = torch.autograd.grad(compiled(x).square().sum(), [model[2][0].weight])
+    place = next(i for i, p in enumerate(leaves) if p is model[2][0].weight)
+    torch.testing.assert_close(part, want[place])
+    (first,) = torch.autograd.grad(compiled(x).square().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    (first,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+    torch.testing.assert_close(second, torch.autograd.grad(first.sum(), x)[0])
+    assert len(calls) >= 3
+
+
 def test_results_without_gradients():
     def f(x):
         return x.sin(), x.detach() * 2, x.argmax(), x.view(-1), x

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import ingot
@@ -36,6 +37,13 @@ def train(form: str | None, rank: int, steps: int) -> list[torch.Tensor]:
     parallel = DistributedDataParallel(
         ingot.compile(model) if form == "inside" else model, bucket_cap_mb=0.01
     )
+    first_is_missing = []
+
+    def reduce(group, bucket):
+        first_is_missing.append(model[0].weight.grad is None)
+        return allreduce_hook(group, bucket)
+
+    parallel.register_comm_hook(None, reduce)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     function: Callable = ingot.compile(parallel) if form == "outside" else parallel
 
@@ -51,6 +59,8 @@ def train(form: str | None, rank: int, steps: int) -> list[torch.Tensor]:
     for k in range(steps):
         torch.manual_seed(10 * k + rank)
         step(torch.randn(8, 7), torch.randint(0, 4, (8,)))
+    # The last layers' buckets are on their way while the first layer's gradient is computed.
+    assert any(first_is_missing[-4:])
     return [p.detach() for p in model.parameters()]
 
 
