@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from capture.fuzz_writer import Compound, Script, write
-from capture.harness import compare, run
+from capture.harness import Difference, amplifies_rounding, compare, run
 
 FOOT = """
 
@@ -60,6 +60,11 @@ def failure(text: str, compiler: Callable) -> str | None:
         return None
     try:
         compare(build, compiler)
+    except Difference as error:
+        # Numbers of which eager itself has no digit that another order of its sums would keep.
+        if error.step is not None and amplifies_rounding(build, error.step):
+            return None
+        return f"{type(error).__name__}: {error}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Program = Callable[["World"], None]
 PROGRAMS: dict[str, Program] = {}
@@ -183,7 +184,11 @@ class World:
 
 
 class Difference(AssertionError):
-    """The worlds differ."""
+    """The worlds differ, at a note if `step` is one."""
+
+    def __init__(self, text: str, step: int | None = None) -> None:
+        super().__init__(text)
+        self.step = step
 
 
 def run(function: Program, compiler: Callable | None) -> list[tuple[str, Any]]:
@@ -209,7 +214,42 @@ def compare(function: Program, compiler: Callable) -> None:
     for step, (one, other) in enumerate(zip(expected, actual, strict=True)):
         reason = difference(one, other)
         if reason is not None:
-            raise Difference(f"note {step} ({one[0]}): {reason}")
+            raise Difference(f"note {step} ({one[0]}): {reason}", step)
+
+
+class Shaken(TorchDispatchMode):
+    """Eager where each computed number is up to a unit in the last place away from what it was.
+
+    Monte Carlo arithmetic (D. S. Parker, 1997): what comes out differently has no digits that
+    another order of the same sums would have to keep.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        computes = torch.Tag.pointwise in func.tags or torch.Tag.reduction in func.tags
+        own = all(r.alias_info is None for r in func._schema.returns)
+        if isinstance(result, torch.Tensor) and result.is_floating_point() and computes and own:
+            unit = torch.finfo(result.dtype).eps
+            random = torch.rand(result.shape, generator=self._generator, dtype=torch.float64)
+            result.mul_((1 + unit * (2 * random - 1)).to(torch.float64))
+        return result
+
+
+def amplifies_rounding(function: Program, step: int) -> bool:
+    """Whether eager's own note `step` changes visibly when its numbers change invisibly."""
+    expected = run(function, None)
+    for seed in range(3):
+        with Shaken(seed):
+            shaken = run(function, None)
+        if len(shaken) != len(expected) or difference(expected[step], shaken[step]) is not None:
+            return True
+    return False
 
 
 def difference(one: Any, other: Any) -> str | None:

@@ -60,3 +60,22 @@ def test_a_failure_is_found_and_made_small():
     assert fails(small.text())
     assert len(small.text()) < len(script.text())
     assert len(small.steps) <= 3 and len(small.body) <= 2
+
+
+def test_amplified_rounding_is_no_failure():
+    text = """
+def build(w):
+    import torch
+
+    def f(x):
+        return torch.sin(x * {scale})
+
+    w.call(w.compile(f), w.t(4))
+"""
+
+    def away_by(part):
+        return lambda function, **_: lambda x: function(x * (1 + part))
+
+    assert fuzz_programs.failure(text.format(scale=1.0), away_by(2.0**-23)) is None
+    assert fuzz_programs.failure(text.format(scale=1.0), away_by(1e-2)) is not None
+    assert fuzz_programs.failure(text.format(scale=1e4), away_by(2.0**-22)) is None
