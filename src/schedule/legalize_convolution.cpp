@@ -158,10 +158,6 @@ bool has_plain_gradient(const Graph& g, const Node& n) {
            constant_sizes(g.type(n.results[0]).sizes) && g.type(n.results[0]).rank() > 2;
 }
 
-bool is_depthwise_weight(const Sizes& weight, std::int64_t groups) {
-    return groups > 1 && weight[0].is(groups) && weight[1].is(1);
-}
-
 // The border that the result's gradient has where its convolution with the turned weight is the
 // gradient of the input; nothing where that is none, as it steps.
 std::optional<Sizes> border_of_gradient(const Node& n, const Sizes& weight) {

@@ -1,7 +1,6 @@
 // See legalize_windows.h.
 #include "schedule/legalize_windows.h"
 
-#include <limits>
 #include <optional>
 
 #include "schedule/convert.h"
@@ -12,7 +11,6 @@ namespace ingot::sched {
 namespace {
 
 constexpr std::int64_t kWindows = 4;  // that an element may lie in: each costs two accesses
-constexpr std::int64_t kLargestImage = std::numeric_limits<std::int32_t>::max() / 2;
 const Ints kChannelsLast{0, 2, 3, 1}, kChannelsFirst{0, 3, 1, 2};
 
 ValueId permuted(Graph& g, ValueId v, const Ints& dims) {
@@ -131,7 +129,7 @@ ValueId depthwise(Graph& g, std::vector<ValueId>& in_memory, const ImageWindows&
 std::optional<Attrs> depthwise_windows(const Graph& g, const Node& n) {
     const Type &weight = g.type(n.operands[1]), &image = g.type(n.results[0]);
     const std::int64_t groups = n.attrs.get<std::int64_t>("groups");
-    if (weight.rank() != 4 || groups < 2 || !weight.sizes[0].is(groups) || !weight.sizes[1].is(1) ||
+    if (weight.rank() != 4 || !is_depthwise_weight(weight.sizes, groups) ||
         !image.sizes[1].is(groups) || n.attrs.get<bool>("transposed") ||
         n.attrs.get<Ints>("dilation") != Ints{1, 1})
         return std::nullopt;
@@ -151,6 +149,10 @@ bool few_windows(const Ints& kernel, const Ints& stride) {
     if (kernel.size() != 2 || stride.size() != 2) return false;
     const ImageWindows w{kernel, stride, {}, {}, {}};
     return w.reach(0) * w.reach(1) <= kWindows;
+}
+
+bool is_depthwise_weight(const Sizes& weight, std::int64_t groups) {
+    return groups > 1 && weight[0].is(groups) && weight[1].is(1);
 }
 
 bool gathered_gradient(Rewriter& r, const Graph& old, const Node& n,

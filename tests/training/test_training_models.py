@@ -87,13 +87,18 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_model(name):
+def prepared(name: str) -> tuple:
+    """The model, its data, loss and leaves, and a copy of the state it starts from."""
     build, make, loss = MODELS[name]
     torch.manual_seed(0)
     model, data = build().train(), make()
     start = {k: v.clone() for k, v in model.state_dict().items()}
-    leaves = list(model.parameters())
+    return model, data, loss, list(model.parameters()), start
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_model(name):
+    model, data, loss, leaves, start = prepared(name)
     want_loss, _ = gradients(lambda: loss(model, data), leaves)
     model.load_state_dict(start)
     compiled = compile_all(model)
@@ -107,11 +112,7 @@ def test_model(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_model_with_the_least_memory(name):
     # Nearly all of the forward is computed again. Dropout's masks are not: they are eager's still.
-    build, make, loss = MODELS[name]
-    torch.manual_seed(0)
-    model, data = build().train(), make()
-    start = {k: v.clone() for k, v in model.state_dict().items()}
-    leaves = list(model.parameters())
+    model, data, loss, leaves, start = prepared(name)
     options = {"memory_budget": 0.0, "fallback": False}
     want_loss, want = gradients(lambda: loss(model, data), leaves)
     want_state = {k: v.clone() for k, v in model.state_dict().items()}

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "schedule/legalize_windows.h"
 #include "trace/lower/promote.h"
 
 namespace ingot::trace {
@@ -132,14 +133,11 @@ void lower_max_pool_backward(Call& call) {
         throw NotSupported("a max pooling's gradient as a call");
     Emitter& e = call.emit();
     const Windows w(call, self, 2);
-    constexpr std::int64_t kWindows = 4;
-    std::int64_t windows = 1;
-    for (std::size_t d = 0; d < 2; ++d) windows *= (w.kernel[d] + w.stride[d] - 1) / w.stride[d];
-    if (windows > kWindows || w.dilation != Ints{1, 1})
+    if (!sched::few_windows(w.kernel, w.stride) || w.dilation != Ints{1, 1})
         throw NotSupported("a max pooling's gradient as a call");
     const auto height = w.in[0].maybe_as_int(), width = w.in[1].maybe_as_int();
     const std::int64_t last = height && width ? *height * *width - 1 : -1;
-    if (last < 0 || last > std::numeric_limits<std::int32_t>::max())
+    if (last < 0 || last >= sched::kLargestImage)
         throw NotSupported("a max pooling's gradient as a call");
     const bool narrow = last <= std::numeric_limits<std::int16_t>::max();
     const ValueId indices =
