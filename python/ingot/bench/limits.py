@@ -32,7 +32,8 @@ _PEAK = r"""
 typedef float v16 __attribute__((vector_size(64)));
 float fma_loop(long rounds) {
     v16 a[12], b = {0}, c = {0};
-    for (int i = 0; i < 12; ++i) a[i] = b + (float)i;
+    /* No start is the fixed point of a * b + c, whose chain a compiler would drop. */
+    for (int i = 0; i < 12; ++i) a[i] = b + ((float)i + 2.5f);
     for (int i = 0; i < 16; ++i) b[i] = 0.999f, c[i] = 0.001f;
     for (long r = 0; r < rounds; ++r)
         for (int i = 0; i < 12; ++i) a[i] = a[i] * b + c;
@@ -42,6 +43,9 @@ float fma_loop(long rounds) {
     return s;
 }
 """
+
+
+_OPTIONS = ["-O3", "-march=native", "-ffast-math", "-fPIC"]
 
 
 def best(call: Callable[[], Any], seconds: float = 0.3, least: int = 3) -> float:
@@ -73,8 +77,8 @@ class Machine:
         folder = Path(tempfile.mkdtemp(prefix="ingot-peak-"))
         try:
             (folder / "peak.c").write_text(_PEAK)
-            options = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC"]
-            command = [compiler, *options, "-o", str(folder / "peak.so"), str(folder / "peak.c")]
+            command = [compiler, *_OPTIONS, "-shared", "-o", str(folder / "peak.so"),
+                       str(folder / "peak.c")]  # fmt: skip
             if subprocess.run(command, capture_output=True).returncode:
                 return None
             loop = ctypes.CDLL(str(folder / "peak.so")).fma_loop
