@@ -46,11 +46,12 @@ std::int64_t choose_block(const ContractionPlan& plan, const TargetInfo& target,
     // part of a panel is in use at a time. Each block passes over all of B, which mostly comes from
     // memory. Where B's panel must be brought into order anew for each block, blocks are few
     // instead: A then comes from the third cache, a few bytes for every cycle of FMAs, and B is
-    // read once or twice. Where that cache is near, A may come from it anyway: fewer blocks divide
-    // more evenly among threads (128 rows, k of 3072, two cores of Zen 4: 87 to 94 % of the peak).
+    // read once or twice. Where that cache is near, a matrix A may come from it anyway: fewer
+    // blocks divide more evenly among threads (128 rows, k of 3072, two cores of Zen 4: 87 to 94 %
+    // of the peak). An image's windows are far fewer bytes than they seem.
     const bool packs_b = plan.b.form != OperandForm::Panels;
     const ContractionRates rates = vector_target(target).rates;
-    const bool near = rates.generated_far >= rates.generated;
+    const bool near = rates.generated_far >= rates.generated && plan.a.segments.is(1);
     const std::int64_t k =
         std::max<std::int64_t>(1, or_default(plan.k, 1024) / (plan.pairs ? 2 : 1));
     const std::int64_t quarters = packs_b ? 16 : near ? 8 : parts ? 3 : 2;
