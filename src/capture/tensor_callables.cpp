@@ -40,6 +40,8 @@ bool is_data_function(std::string_view name) {
                                 "retain_grad",
                                 "detach_",
                                 "_is_view",
+                                "is_set_to",
+                                "storage_offset",
                                 "_set_grad_fn",
                                 "_make_subclass",
                                 "_make_wrapper_subclass",

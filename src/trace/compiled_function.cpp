@@ -72,6 +72,7 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
         input_promises_.push_back(source.promise);
         captured_.push_back(source.captured);
         silent_.push_back(source.silent);
+        offsets_.push_back(source.offset);
     }
     from_caller_.assign(input_promises_.size(), -1);
     add_slots(examples, promises);
@@ -110,6 +111,7 @@ void CompiledFunction::add_slots(std::span<const at::Tensor> examples,
         check(slot.graph_input >= 0, "an input of the recording is not in its graph");
         slot.sizes = graph_.type(graph_.inputs()[slot.graph_input].value).sizes;
         slot.strides = graph_.inputs()[slot.graph_input].strides;
+        slot.offset = offsets_[slot.graph_input];
         if (from_caller_[slot.graph_input] < 0)
             from_caller_[slot.graph_input] = static_cast<std::int32_t>(i);
         slots_.push_back(std::move(slot));
@@ -318,6 +320,7 @@ bool CompiledFunction::accepts(const Sized& sized, std::span<c10::TensorImpl* co
             t.strides() != c10::IntArrayRef(expected.strides))
             return false;
         if (t.device() != s.device) return false;
+        if (s.offset >= 0 && t.storage_offset() != s.offset) return false;
         // One tensor given twice was recorded as one.
         if (inputs[from_caller_[s.graph_input]] != inputs[i]) return false;
     }

@@ -134,6 +134,7 @@ class CompiledFunction {
         c10::Device device{c10::kCPU};
         c10::DispatchKeySet keys;  // those that change what an operator means
         std::int32_t graph_input = -1;
+        std::int64_t offset = -1;  // see InputSource
     };
     using Numbers = std::vector<std::int64_t>;
     /// The program for one set of sizes: everything symbolic as numbers.
@@ -267,6 +268,7 @@ class CompiledFunction {
     std::vector<std::int32_t> from_caller_;   // by graph input: the caller's position or -1
     std::vector<at::Tensor> captured_;        // by graph input, where no caller gives it
     std::vector<std::uint8_t> silent_;        // by graph input: see InputSource
+    std::vector<std::int64_t> offsets_;       // likewise
     std::vector<Reading> reading_;            // by graph input
     std::vector<bool> copied_out_;            // by graph output: of a graph's calls
     std::vector<at::Tensor> input_promises_;  // by graph input

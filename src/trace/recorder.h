@@ -115,6 +115,7 @@ struct InputSource {
                           // large to embed); undefined: given to add_input, in order
     bool met = false;     // found by itself, whoever gives it
     bool silent = false;  // written, if at all, through `data` alone: no version counter notices
+    std::int64_t offset = -1;  // >= 0: where it has to begin in its storage
 };
 
 /// A size of an input that may differ from call to call.

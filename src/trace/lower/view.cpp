@@ -37,6 +37,14 @@ struct Viewer {
           dtype(c10::typeMetaToScalarType(base.dtype())) {}
 
     std::int64_t rank() const { return static_cast<std::int64_t>(sizes.size()); }
+    /// Where the tensor begins in its storage decides something. Offsets of inputs are not guarded
+    /// otherwise.
+    void depend_on_place() const {
+        const std::int32_t input = base.cell()->input;
+        if (input >= 0)
+            call.state().inputs[at(input)].offset =
+                base.cell()->offset.guard_int(__FILE__, __LINE__);
+    }
     void step(Prim prim, Attrs attrs) {
         path = call.state().extend(*base.cell(), path, prim, std::move(attrs));
     }
@@ -297,6 +305,7 @@ void lower_as_strided(Call& call) {
     Viewer v(call, call.tensor("self"));
     SymInts sizes = call.sizes("size"), strides = call.sizes("stride");
     const c10::SymInt offset = call.size_or("storage_offset", v.offset);
+    if (call.given("storage_offset")) v.depend_on_place();
     if (sizes == v.sizes && strides == v.strides && offset == v.offset) return v.give();
     const Cell& cell = *v.base.cell();
     if (cell.dtype != v.dtype) throw NotSupported("as_strided of a view as another type");
@@ -361,6 +370,8 @@ void lower_view_as_complex(Call& call) {
         if (s % 2 != 0) throw UserError("view_as_complex: odd strides");
         s /= 2;
     }
+    v.depend_on_place();
+    if (v.offset % 2 != 0) throw UserError("view_as_complex: an odd offset");
     v.offset /= 2;
     v.dtype = c10::toComplexType(v.dtype);
     v.give();

@@ -522,6 +522,43 @@ def strange_layouts_fall_back(w):
 
 
 @program
+def places_in_storages_change(w):
+    def second(x):
+        return torch.as_strided(x, (2,), (1,), 1) * 2
+
+    def first(x):
+        return x.as_strided((2,), (1,)) + 1, x.storage_offset()
+
+    def moved(x):
+        x.as_strided((1,), (1,), 2).add_(1)
+        return x.as_strided((2,), (1,), 2)
+
+    def as_complex(x):
+        return torch.view_as_complex(x) * 1j
+
+    for function in (second, first, moved):
+        f = w.compile(function)
+        for k in (0, 0, 2, 1, 0, 2):
+            w.call(f, w.t(6)[k : k + 3])
+    f = w.compile(as_complex)
+    for k in (0, 1, 2):
+        w.call(f, w.t(8)[k : k + 4].view(2, 2))
+
+
+@program
+def whether_tensors_are_one(w):
+    def f(x, y):
+        return x * 2 + y, x.is_set_to(y)
+
+    f = w.compile(f)
+    for _ in range(2):
+        w.call(f, w.t(3), w.t(3))
+        x = w.t(3)
+        w.call(f, x, x)
+        w.call(f, x, x.view(3))
+
+
+@program
 def meta_and_quantised_tensors(w):
     def f(x):
         return (x + 1).shape, str(x.device)
