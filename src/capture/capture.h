@@ -70,8 +70,8 @@ namespace ingot::capture {
 /// Adds the types and functions above to the module `_ingot`; false with a Python error set.
 bool add_to_module(PyObject* module);
 
-/// From now on `data` of a tensor is noted where it is taken (trace/silent_changes.h); false with a
-/// Python error set.
+/// From now on it is noted where a program takes or sets `data` of a tensor, or takes its memory
+/// otherwise (trace/silent_changes.h); false with a Python error set.
 bool watch_data();
 
 }  // namespace ingot::capture

@@ -131,7 +131,9 @@ void CompiledFunction::prepare_graph(std::span<const at::Tensor> examples) {
     for (std::size_t g = 0; g < inputs.size(); ++g) {
         const at::Tensor& t = captured_[g].defined() ? captured_[g] : examples[from_caller_[g]];
         // Without a version counter nobody can tell whether the tensor has changed.
-        if (!options_.freezing || t.is_inference()) inputs[g].frozen = false;
+        if (!options_.freezing || t.is_inference() ||
+            is_shared_with_processes(*t.unsafeGetTensorImpl()))
+            inputs[g].frozen = false;
     }
 }
 
@@ -518,7 +520,10 @@ at::Tensor CompiledFunction::build_output(const CallFrame& frame, std::size_t i,
     const Sized::View& view = frame.sized->views[i];
     const auto looking_into = [&](const at::Tensor& base, std::int64_t offset) {
         at::Tensor result = base.as_strided(view.sizes, view.strides, offset + view.offset);
-        if (r.apart) return result.variable_data();
+        if (r.apart) {
+            note_silent_change(*base.unsafeGetTensorImpl());
+            return result.variable_data();
+        }
         return r.detached ? result.detach() : result;
     };
     switch (r.kind) {

@@ -24,13 +24,24 @@ constexpr int kChangesUntilUnfrozen = 3;
 /// Weights of fewer bytes are packed in the first call: to compile twice would cost more.
 constexpr std::int64_t kPackLaterBytes = std::int64_t{32} << 20;
 
+/// Whether nobody but one tensor refers to the storage. Its Python object, once made, lives as long
+/// as it does and counts as a user; in PyTorch 2.13 it can be told whether Python holds that.
+template <class Storage>
+bool has_one_user(const Storage& storage) {
+    const auto users = storage.use_count();
+    const auto* slot = storage.unsafeGetStorageImpl()->pyobj_slot();
+    if constexpr (requires { slot->has_unique_reference(); })
+        if (users == 2) return slot->has_unique_reference();
+    return users == 1;
+}
+
 InputState state_of(const c10::TensorImpl& t) {
     // An inference tensor has no version, and an alias that lives may be written to unnoticed:
     // count them as new at every call.
     static std::atomic<std::uint64_t> unique{std::uint64_t{1} << 63};
     const auto& version = t.version_counter();
     const std::uint64_t silent = silent_changes(t);
-    const bool noticed = version.enabled() && (silent == 0 || t.unsafe_storage().use_count() == 1);
+    const bool noticed = version.enabled() && (silent == 0 || has_one_user(t.unsafe_storage()));
     return {t.unsafe_storage().unsafeGetStorageImpl(), data_of(t, false),
             noticed ? version.current_version() + (silent << 32 & ~(std::uint64_t{1} << 63))
                     : unique.fetch_add(1)};
@@ -120,16 +131,19 @@ void CompiledFunction::freeze(CallFrame& frame) {
 void CompiledFunction::note_change(const CallFrame& frame, std::span<const InputState> states) {
     std::lock_guard lock(mutex_);
     const auto list = frame.sized->instance->frozen_inputs();
-    bool any = false;
+    bool any = false, lost = false;
     for (std::size_t i = 0; i < list.size(); ++i) {
         InputState& last = last_states_[list[i]];
-        if (last.storage != nullptr && last != states[i]) {
+        // Moved to memory that other processes write to, which nobody will notice.
+        const bool shared = is_shared_with_processes(*graph_input(frame.inputs, list[i]));
+        if (shared || (last.storage != nullptr && last != states[i])) {
             ++changes_[list[i]];
             any = true;
         }
+        lost = lost || shared;
         last = states[i];
     }
-    if (!any || changes_in_a_row_.fetch_add(1) + 1 < kChangesUntilUnfrozen) return;
+    if (!any || (changes_in_a_row_.fetch_add(1) + 1 < kChangesUntilUnfrozen && !lost)) return;
     if (variant_.load() == frame.variant) unfreeze();
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
+#include "trace/silent_changes.h"
 #include "trace/tensors.h"
 
 namespace ingot::trace {
@@ -70,6 +71,11 @@ void Replay::run(const LoggedCall& call) {
     at::AutoGradMode grad(at::GradMode::is_enabled() && call.grad_mode);
     torch::jit::Stack stack;
     for (const c10::IValue& v : call.arguments) stack.push_back(real(v));
+    // An alias with a version counter of its own: whoever has kept its owner's contents looks.
+    static const c10::OperatorHandle data =
+        c10::Dispatcher::singleton().findSchemaOrThrow("aten::data", "");
+    if (&call.op.schema() == &data.schema())
+        note_silent_change(*stack.front().toTensor().unsafeGetTensorImpl());
     call.op.callBoxed(stack);
     for (std::size_t i = 0; i < call.results.size() && i < stack.size(); ++i)
         bind_results(call.results[i], stack[i]);

@@ -1,6 +1,8 @@
 // See silent_changes.h.
 #include "trace/silent_changes.h"
 
+#include <ATen/MapAllocator.h>
+
 #include <array>
 #include <atomic>
 
@@ -27,6 +29,16 @@ void note_silent_change(const c10::TensorImpl& tensor) {
 
 std::uint32_t silent_changes(const c10::TensorImpl& tensor) {
     return count_of(tensor).load(std::memory_order_relaxed);
+}
+
+bool is_shared_with_processes(const c10::TensorImpl& tensor) {
+    if (!tensor.has_storage() || !tensor.unsafe_storage()) return false;
+    const at::DataPtr& data = tensor.unsafe_storage().data_ptr();
+    const at::MapAllocator* mapped = at::MapAllocator::fromDataPtr(data);
+    if (mapped == nullptr) mapped = at::RefcountedMapAllocator::fromDataPtr(data);
+    // A file that is mapped for this process alone, as checkpoints are, is not.
+    return mapped != nullptr &&
+           (mapped->flags() & (at::ALLOCATOR_MAPPED_SHARED | at::ALLOCATOR_MAPPED_SHAREDMEM)) != 0;
 }
 
 }  // namespace ingot::trace

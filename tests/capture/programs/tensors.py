@@ -1,5 +1,6 @@
 """Tensors: views, in-place operators, aliasing, out=, types, random numbers, modes, subclasses."""
 
+import numpy as np
 import torch
 
 from capture.harness import program
@@ -628,3 +629,69 @@ def weights_changed_through_data(w):
             else:
                 w.call(halve, w.t(2))
             layer[1].running_mean.data.add_(0.1)
+
+
+@program
+def weights_changed_through_other_aliases(w):
+    def folded():
+        return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32)).eval()
+
+    def flat(layer):
+        whole = torch.cat([p.detach().flatten() for p in layer[0].parameters()])
+        layer[0].weight.data = whole[: 16 * 32].view(32, 16)
+        layer[0].bias.data = whole[16 * 32 :]
+        return lambda: whole.mul_(1.5)
+
+    def other_memory(layer):
+        memory = torch.ones(32, 16)
+        layer[0].weight.set_(memory)
+        return lambda: memory.mul_(0.5)
+
+    def array_of_weight(layer):
+        array = layer[0].weight.detach().numpy()[3:]
+        return lambda: np.multiply(array, 2, out=array)
+
+    def array_of_buffer(layer):
+        array = np.asarray(layer[1].running_mean)[1:]
+        return lambda: np.add(array, 1, out=array)
+
+    def vector(layer):
+        parameters = list(layer.parameters())
+        whole = torch.nn.utils.parameters_to_vector(parameters)
+        torch.nn.utils.vector_to_parameters(whole, parameters)
+        return lambda: whole.mul_(0.5)
+
+    def kept(layer):
+        copies = [p.data for p in layer.parameters()]
+        return lambda: [c.copy_(c * 2 + 1) for c in copies]
+
+    def kept_in_compiled_code(layer):
+        copies = w.compile(lambda: [p.data for p in layer.parameters()])()
+        return lambda: [c.copy_(c * 2 + 1) for c in copies]
+
+    def other_process(layer):
+        layer.share_memory()
+        descriptor, size = layer[0].weight.untyped_storage()._share_fd_cpu_()
+        again = torch.UntypedStorage._new_shared_fd_cpu(descriptor, size)
+        there = torch.empty(0).set_(again, 0, (32, 16), (16, 1))
+        return lambda: there.mul_(2)
+
+    with torch.no_grad():
+        for early in (True, False):
+            arrays = (array_of_weight, array_of_buffer)
+            tensors = (flat, other_memory, vector, kept, kept_in_compiled_code)
+            for way in (*arrays, *tensors, other_process):
+                layer = folded()
+                f = w.compile(lambda x, layer=layer: layer(x))
+                if not early:
+                    w.call(f, w.t(4, 16))
+                    w.call(f, w.t(4, 16))
+                write = way(layer)
+                w.call(f, w.t(4, 16))
+                w.call(f, w.t(4, 16))
+                write()
+                w.call(f, w.t(4, 16))
+                w.call(f, w.t(4, 16))
+                write()
+                del write
+                w.call(f, w.t(4, 16))
