@@ -342,11 +342,19 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
         case Operation::identical:
             world_->relate(o[0], o[1]);
             return Verdict::run;
+        case Operation::await:
+            world_->read_special_methods(o[0]);
+            world_->read_whole(o[0], 1);
+            return Verdict::run;
+        case Operation::send:
+            // Its code goes on, and replays would neither do what it does nor move it.
+            if (const Known* k = world_->find(o[0]);
+                k != nullptr && !has_python_layout(Py_TYPE(o[0])))
+                throw Puzzle("a generator from outside");
+            return Verdict::run;
         case Operation::is_none:
         case Operation::import_star:
         case Operation::yield_value:
-        case Operation::send:
-        case Operation::await:
         case Operation::read_local:
         case Operation::match_exception:
         case Operation::hash:

@@ -288,6 +288,43 @@ def generators(w):
 
 
 @program
+def generators_delegate_to_what_comes_from_outside(w):
+    values, table, source = [w.t(2), w.t(2)], {"a": 1, "b": 2}, None
+
+    def each(items):
+        got = yield from items
+        return got
+
+    def over_a_list(x):
+        return x * sum(each(values))
+
+    def over_an_argument(x, items):
+        return [x * k for k in each(items)]
+
+    def over_keys(x):
+        return x, list(each(table)), [*each(table.values())]
+
+    def over_a_generator(x):
+        return [x * k for k in each(source)]
+
+    def numbers(start):
+        yield start
+        return (yield start + 1)
+
+    for function in (over_a_list, over_an_argument, over_keys, over_a_generator):
+        f = w.compile(function)
+        for start in (1, 1, 5, 7):
+            source = numbers(start)
+            arguments = ([start, 2],) if function is over_an_argument else ()
+            w.call(f, w.t(2), *arguments)
+            w.note(list(source))
+            values[start % 2] = w.t(2)
+            table["b"] += 1
+        values.append(w.t(2))
+        table["c"] = 3
+
+
+@program
 def generator_over_tensors(w):
     def halves(x):
         while x.shape[0] > 1:
