@@ -250,9 +250,11 @@ Verdict Recording::on_class(PyTypeObject* type, std::span<PyObject* const> argum
         const CallKind kind = classify_class(type);
         if (type == &PyType_Type && arguments.size() != 1) throw Puzzle("a class is made");
         if (kind == CallKind::Unknown) throw Puzzle(std::string("a call of ") + type->tp_name);
-        if (kind == CallKind::Pure) read_arguments(arguments, 2);
+        if (kind == CallKind::Pure) read_arguments(arguments, type == &PyUnicode_Type ? 6 : 2);
         return Verdict::run;
     }
+    static PyObject* const finalizer = PyUnicode_InternFromString("__del__");
+    if (_PyType_Lookup(type, finalizer) != nullptr) has_finalizers_ = true;
     PyObject* meta_call = world_->read_class(Py_TYPE(type), call);
     if (meta_call != nullptr && PyFunction_Check(meta_call)) return Verdict::run;
     world_->read_class(type, init);
@@ -314,7 +316,10 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
     if (self != nullptr) all.push_back(self);
     all.insert(all.end(), arguments.begin(), arguments.end());
     const bool tensors = any_tensor(all);
-    if (self != nullptr && is_lock_of_functools(frame, self)) return Verdict::run;
+    if (self != nullptr && is_lock_of_functools(frame, self)) {
+        holds_locks_ = true;
+        return Verdict::run;
+    }
     const auto run = [&] { return tensors ? carried(frame, event, result) : Verdict::run; };
     if (self != nullptr && PyContextVar_CheckExact(self)) {
         if (c.name.ends_with(".get"))

@@ -133,6 +133,7 @@ PyObject* record(CapturedObject* self, CapturedState::Shape shape, PyObject* con
                 PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(first + i)));
         actual.push_back(recording.add_slot(static_cast<Py_ssize_t>(i), arguments[i], name, true));
     }
+    recording.begin_again_by([&] { return run_eagerly(self, arguments, flags, names); });
     PyObject* result = nullptr;
     {
         Session session(&recording);

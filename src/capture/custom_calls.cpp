@@ -248,7 +248,7 @@ Verdict Recording::without_recording(const Event& event, std::size_t calls, PyOb
     transcript.log.erase(transcript.log.begin() + static_cast<std::ptrdiff_t>(calls),
                          transcript.log.end());
     const std::vector<Ref> gradients = backwards_.gradients();
-    fill_all(transcript, transcript.live(contexts_));
+    fill_all(transcript, transcript.live(contexts_), Frames::Stay);
     segment_->reason = reason;
     if (Session* session = Session::current()) session->stop();
     if (context_.fullgraph) {

@@ -12,6 +12,7 @@
 #include "capture/objects.h"
 #include "capture/perform.h"
 #include "capture/recording.h"
+#include "capture/resumption.h"
 #include "capture/transcript.h"
 #include "capture/violations.h"
 
@@ -43,6 +44,7 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     recorded_.clear();
     numbers_.reset();
     specialised_at_.clear();
+    holds_locks_ = false;
     recorder_ = std::make_unique<trace::Recorder>();
     recorder_->set_number_reader(bindings::read_number, bindings::own_float);
     numbers_ = std::make_unique<Numbers>(*recorder_, segment_->guards);
@@ -103,6 +105,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
     const std::vector<Ref> gradients = backwards_.gradients();  // live on in their leaves
     const std::vector<at::Tensor> live = transcript.live(contexts_);
     contexts_.clear();
+    const Frames frames = end == Segment::End::Return ? Frames::Gone : Frames::Known;
     std::string reason;
     try {
         segment_->after = Modes::now();
@@ -118,13 +121,15 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         segment_->recipes = builder.finish();
         refuse_fixed_marks(*recorder_->symbols(), segment_->guards, specialised_at_);
         for (const at::Tensor& t : live) graph.add_output(t);
+        bool ran = true;
+        const bool may_fail = may_begin_again(transcript, frames, false);
         {
             // Backwards of custom functions are recorded with the others now.
             const Strictly strictly(*this, Strict::Backward);
             const bool over = std::exchange(over_, false);
             try {
-                graph.run(context_, transcript, context_.counters,
-                          functions_.empty() ? nullptr : this);
+                ran = graph.run(context_, transcript, context_.counters,
+                                functions_.empty() ? nullptr : this, may_fail);
             } catch (...) {
                 over_ = over;
                 throw;
@@ -138,14 +143,17 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         fix_floats();
         if (!numbers_->any()) segment_->guards.drop_sizes();
         list_->push_back(segment_);
-        return true;
+        if (ran) return true;
+        histories_.restore();
+        throw BeginsAgain();
     } catch (const PutOff&) {
         histories_.restore();
+        if (may_begin_again(transcript, frames, true)) throw BeginsAgain();
         throw;
     } catch (const pybind11::error_already_set&) {  // a backend's, or no fallback is wanted
         const Pending pending;
         histories_.restore();
-        fill_all(transcript, live);
+        fill_all(transcript, live, frames);
         throw;
     } catch (const NeedsNumbers& e) {
         // This call goes on without a recording; the next one is recorded with numbers.
@@ -154,7 +162,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         else
             history().fix_all();
         histories_.restore();
-        fill_all(transcript, live);
+        fill_all(transcript, live, frames);
         segment_->reason = e.what();
         ++state().reasons["numbers that changed are fixed: " + segment_->reason];
         return false;
@@ -163,7 +171,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         for (const Ref& f : functions_)
             refuse_function(f.get(), "a custom autograd.Function (" + why + ")");
         histories_.restore();
-        fill_all(transcript, live);
+        fill_all(transcript, live, frames);
         segment_->reason = why;
         return false;
     } catch (const NoRecipe& e) {
@@ -174,7 +182,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         reason = e.what();
     }
     histories_.restore();
-    fill_all(transcript, live);
+    fill_all(transcript, live, frames);
     end_of_sizes();
     segment_->end = Segment::End::Eager;
     segment_->program.reset();
@@ -187,11 +195,17 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
 }
 
 /// What the recording leaves behind is computed by eager.
-void Recording::fill_all(const Transcript& transcript, const std::vector<at::Tensor>& live) const {
+void Recording::fill_all(const Transcript& transcript, const std::vector<at::Tensor>& live,
+                         Frames frames) const {
     std::vector<at::Tensor> freed;
     for (const at::Tensor& t : live)
         if (!backwards_.spent(t).empty()) freed.push_back(t);
-    transcript.fill_all(live);
+    try {
+        transcript.fill_all(live);
+    } catch (const PutOff&) {
+        if (may_begin_again(transcript, frames, true)) throw BeginsAgain();
+        throw;
+    }
     for (const at::Tensor& t : freed) Backwards::release(t);
 }
 
@@ -210,13 +224,13 @@ void Recording::end_of_sizes() {
         segment_->guards.drop_sizes();
 }
 
-void Recording::end_eagerly(const std::string& reason) {
+void Recording::end_eagerly(const std::string& reason, Frames frames) {
     scope_.reset();
     context_.counters.record_seconds += seconds_since(began_);
     histories_.restore();
     const Transcript transcript(*recorder_);
     const std::vector<Ref> gradients = backwards_.gradients();
-    fill_all(transcript, transcript.live(contexts_));
+    fill_all(transcript, transcript.live(contexts_), frames);
     end_of_sizes();
     segment_->end = Segment::End::Eager;
     note_reason(reason);
@@ -236,23 +250,83 @@ void Recording::give_up(const std::string& reason) {
         }
     } stop;
     const Pending pending;
-    end_eagerly(reason);
+    end_eagerly(reason, Frames::Stay);
+}
+
+bool Recording::may_begin_again(const Transcript& transcript, Frames frames,
+                                bool calls_made) const {
+    if (!again_ || frames == Frames::Stay || strict_ != Strict::No) return false;
+    // What code of the program would run as its objects go, and what nobody can take back.
+    if (has_finalizers_ || !suspended_.empty() || !functions_.empty() || backwards_.any() ||
+        !world_->undo().possible() || !world_->variables_are_back())
+        return false;
+    const Modes now = Modes::now();
+    if (!segment_->guards.modes.reachable_from(now)) return false;
+    if (frames == Frames::Known && (holds_locks_ || now.autocast_cpu || now.autocast_cuda))
+        return false;
+    // A program gives what it has written its old contents, and draws again; on GPUs nothing does.
+    const auto is_on_gpu = [](const trace::InputSource& s) {
+        return s.promise.defined() && s.promise.is_cuda();
+    };
+    const bool restored = !calls_made && std::ranges::none_of(transcript.inputs, is_on_gpu);
+    return restored || !(transcript.writes() || transcript.draws());
+}
+
+Verdict Recording::drop_frames() {
+    over_ = true;
+    begins_again_ = true;
+    if (Session* session = Session::current()) session->drop();
+    PyErr_SetString(PyExc_SystemError, "a recording begins again");
+    return Verdict::raise;
+}
+
+PyObject* Recording::begin_again() {
+    PyErr_Clear();
+    PyErr_SetHandledException(handled_.get());
+    const auto again = std::exchange(again_, nullptr);
+    segment_->guards.modes.establish(Modes::now());
+    world_->undo().take_back();
+    functions_.clear();
+    contexts_.clear();
+    recorded_.clear();
+    backwards_ = {};
+    numbers_.reset();
+    world_.reset();
+    recorder_.reset();
+    return again();
 }
 
 PyObject* Recording::conclude(PyObject* result) {
-    if (over_) return result;
+    if (over_ && !begins_again_) return result;
     over_ = true;
     return bindings::with_python_errors([&]() -> PyObject* {
-        if (result == nullptr) {
-            const Pending pending;
-            end_eagerly("an exception leaves the function");
-            return nullptr;
-        }
         Ref returned = Ref::steal(result);
-        end_segment(Segment::End::Return, {result});
-        return returned.release();
+        try {
+            if (begins_again_) throw BeginsAgain();
+            if (!returned) {
+                const Pending pending;
+                end_eagerly("an exception leaves the function", Frames::Gone);
+                return nullptr;
+            }
+            end_segment(Segment::End::Return, {result});
+            return returned.release();
+        } catch (const BeginsAgain&) {
+            returned = Ref();
+        }
+        return begin_again();
     });
 }
+
+namespace {
+
+/// Whether frames can be built from these values after others have used them: what is written to
+/// them is taken back, and iterators break where they move, but generators run code of theirs.
+bool can_be_used_again(std::span<const Ref> slots) {
+    return std::ranges::none_of(slots,
+                                [](const Ref& slot) { return slot && is_generator(slot.get()); });
+}
+
+}  // namespace
 
 bool Recording::snapshot(Frame innermost, const Event& event, bool leaves,
                          std::vector<PyObject*>& roots, BreakPoint& point) {
@@ -329,6 +403,8 @@ Verdict Recording::leave_at(Frame frame, const Event& event, const std::string& 
         over_ = true;
         if (Session* session = Session::current()) session->stop();
         return Verdict::run;
+    } catch (const BeginsAgain&) {
+        return drop_frames();
     } catch (pybind11::error_already_set& e) {
         return raised(e);
     } catch (const std::exception& e) {
@@ -362,6 +438,7 @@ Verdict Recording::break_at(Frame frame, const Event& event, const std::string& 
             note_reason(reason);
         else
             segment_->reason = reason + "; " + segment_->reason;
+        const std::shared_ptr<const Segment> broken = segment_;
         const auto children = segment_->children;
         const std::size_t operands = event.operands.size();
         *result = perform_unobserved(event);
@@ -382,8 +459,19 @@ Verdict Recording::break_at(Frame frame, const Event& event, const std::string& 
         }
         check(index + operands == roots.size(), "a break's frames changed");
         add_slot(static_cast<Py_ssize_t>(index), *result, "the result", false);
+        held.resize(index);
+        again_ = nullptr;
+        const Ref handled = Ref::steal(PyErr_GetHandledException());
+        if (can_be_used_again(held) && handled.get() == handled_.get())
+            again_ = [broken, held, outcome = Ref::borrow(*result)] {
+                std::vector<PyObject*> slots;
+                for (const Ref& slot : held) slots.push_back(slot.get());
+                return resume(broken->at, slots, Py_NewRef(outcome.get()));
+            };
         start();
         return finish_result(event, result);
+    } catch (const BeginsAgain&) {
+        return drop_frames();
     } catch (pybind11::error_already_set& e) {
         return raised(e);
     } catch (const std::exception& e) {

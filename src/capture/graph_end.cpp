@@ -55,8 +55,8 @@ std::int32_t GraphEnd::add_output(const at::Tensor& t) {
     return static_cast<std::int32_t>(it->second);
 }
 
-void GraphEnd::run(const RecordingContext& context, const Transcript& transcript,
-                   Counters& counters, Observer* observer) {
+bool GraphEnd::run(const RecordingContext& context, const Transcript& transcript,
+                   Counters& counters, Observer* observer, bool may_fail) {
     std::vector<std::string> spent = take_spent();
     assign_inputs(context.backend != nullptr);
     const std::size_t operators = recorder_.log().size();
@@ -81,7 +81,7 @@ void GraphEnd::run(const RecordingContext& context, const Transcript& transcript
     segment_.guards.sizes().close();
     if (segment_.program == nullptr) {
         segment_.inputs.clear();
-        return;
+        return true;
     }
     segment_.program->set_spent(std::move(spent));
     counters.compile_seconds += std::chrono::duration<double>(Clock::now() - start).count();
@@ -98,10 +98,11 @@ void GraphEnd::run(const RecordingContext& context, const Transcript& transcript
         else
             results = segment_.program->settled(transcript.run(outputs_));
     }
-    if (status == trace::CallStatus::KernelFailure)
+    const bool fails = status == trace::CallStatus::KernelFailure;
+    if (fails && !may_fail)
         throw NotSupported("an operator fails");  // in eager, too, which says it in its own words
-    if (status != trace::CallStatus::Done) throw NotSupported("inputs overlap");
-    fulfil_all(outputs_, std::move(results));
+    if (!fails && status != trace::CallStatus::Done) throw NotSupported("inputs overlap");
+    if (!fails) fulfil_all(outputs_, std::move(results));
     if (segment_.program->is_compiled())
         ++counters.graphs;
     else
@@ -117,6 +118,7 @@ void GraphEnd::run(const RecordingContext& context, const Transcript& transcript
             PinnedTensor& t = segment_.guards.tensors[static_cast<std::size_t>(in.index)];
             t.covered = !t.inspected && segment_.program->checks_inputs();
         }
+    return !fails;
 }
 
 std::vector<std::string> GraphEnd::take_spent() {

@@ -47,8 +47,10 @@ class GraphEnd {
     std::int32_t add_output(const at::Tensor& t);
     /// Compiles, runs and fills. Throws Error, NeedsNumbers, NeedsBreaks or a Python error.
     /// `observer`: of the program's code in backwards; nullptr: there is none.
-    void run(const RecordingContext& context, const Transcript& transcript, Counters& counters,
-             Observer* observer);
+    /// False: an operator fails by its data and nothing is filled; only if `may_fail`, else that is
+    /// an Error. The segment's program is made all the same.
+    bool run(const RecordingContext& context, const Transcript& transcript, Counters& counters,
+             Observer* observer, bool may_fail);
 
   private:
     void compile(const RecordingContext& context, const Transcript& transcript, Observer* observer);

@@ -45,7 +45,9 @@ std::string place_of(Frame frame) {
 Recording* Recording::current() { return current_recording; }
 
 Recording::Recording(RecordingContext context, std::shared_ptr<SegmentList> list)
-    : context_(std::move(context)), outer_(current_recording) {
+    : context_(std::move(context)),
+      outer_(current_recording),
+      handled_(Ref::steal(PyErr_GetHandledException())) {
     current_recording = this;
     begin_segment(std::move(list));
 }
@@ -171,6 +173,7 @@ bool is_of_custom_operators(PyCodeObject* code) {
 }  // namespace
 
 Verdict Recording::entered(Frame frame, Entry entry) {
+    if (entry == Entry::resumed) suspended_.erase(frame.slots().data());
     if (over_) return Verdict::hand_back;
     // Python code that PyTorch runs to describe an operator (a meta function): not the program's.
     if ((scope_ != nullptr || strict_ == Strict::Backward) &&
@@ -391,7 +394,10 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
                 *result = Py_NewRef(o[0]);
                 return Verdict::handled;
             }
-            if (is_lock_of_functools(frame, o[0])) return Verdict::run;
+            if (is_lock_of_functools(frame, o[0])) {
+                holds_locks_ = true;
+                return Verdict::run;
+            }
             PyObject* method = world_->read_class(Py_TYPE(o[0]), enter);
             world_->read_class(Py_TYPE(o[0]), exit);
             if (method != nullptr && !PyFunction_Check(method))

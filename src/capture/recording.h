@@ -10,9 +10,11 @@
 // Cost: some 100 ns an instruction beyond the interpreter, and trace's cost an operator.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "bindings/settings.h"
@@ -68,10 +70,14 @@ class Recording final : public Observer {
                        bool replaceable);
     /// An object that the caller knows by identity.
     void pin(PyObject* object, const char* name);
+    /// How what is recorded is carried out without a recording, from where this one begins: what it
+    /// gives, or nullptr with the error set. May be asked for in `conclude`.
+    void begin_again_by(std::function<PyObject*()> again) { again_ = std::move(again); }
     /// Begins to record operators. Call right before the session.
     void start();
     /// The function has returned (nullptr: raised; the error is set) and its frames are gone: ends
-    /// the last segment. Returns `result`, or nullptr with an error set.
+    /// the last segment. Returns `result`, or nullptr with an error set. Where an operator fails by
+    /// its data, what the last segment did is taken back and done again by eager.
     PyObject* conclude(PyObject* result);
     /// Rebuilt frames are going to execute an operation again that has been carried out: this is
     /// its result.
@@ -139,6 +145,14 @@ class Recording final : public Observer {
     void note_reading_of_saved(const Event& event);
     Verdict strictly(Frame frame, const Event& event, PyObject** result);
     static Verdict abandoned();
+    /// What becomes of the frames when a segment ends.
+    enum class Frames : std::uint8_t {
+        Gone,   // there are none
+        Known,  // the interpreter has all of them and can drop them
+        Stay,
+    };
+    /// Thrown: an operator has failed by its data, and the segment is to begin again.
+    struct BeginsAgain {};
     Verdict on_operator(Frame frame, const Event& event, PyObject** result);
     Verdict on_tensor_attribute(Frame frame, const Event& event, PyObject** result);
     void on_store(const Event& event);
@@ -225,10 +239,17 @@ class Recording final : public Observer {
     /// Compiles and runs what is recorded; fills the promises. `roots`: objects that live on. False
     /// if the segment had to become one that runs eagerly.
     bool end_segment(Segment::End end, const std::vector<PyObject*>& roots);
-    void fill_all(const Transcript& transcript, const std::vector<at::Tensor>& live) const;
+    void fill_all(const Transcript& transcript, const std::vector<at::Tensor>& live,
+                  Frames frames) const;
     void fix_floats();
     void end_of_sizes();
-    void end_eagerly(const std::string& reason);
+    void end_eagerly(const std::string& reason, Frames frames);
+    /// Whether nothing of this segment need have happened. `calls_made`: eager has made its calls.
+    bool may_begin_again(const Transcript& transcript, Frames frames, bool calls_made) const;
+    /// Leaves the frames without running handlers, for `conclude` to begin again.
+    Verdict drop_frames();
+    /// Takes the segment back and does what it was to do without a recording.
+    PyObject* begin_again();
     void note_reason(const std::string& reason);
     void read_arguments(std::span<PyObject* const> arguments, int depth);
     bool is_our_tensor(PyObject* object) const;
@@ -260,6 +281,12 @@ class Recording final : public Observer {
     std::vector<PyObject*> moved_;  // generators that an operation in progress only moves from
     std::size_t met_ = 0;  // of the symbolic numbers, those that the event in progress knows
     bool over_ = false;
+    std::function<PyObject*()> again_;           // without a recording from the segment's beginning
+    bool begins_again_ = false;                  // the frames have been dropped for that
+    bool has_finalizers_ = false;                // objects were made that do something when they go
+    bool holds_locks_ = false;                   // one was taken in this segment
+    Ref handled_;                                // the exception that was being handled
+    std::unordered_set<const void*> suspended_;  // frames of generators
     std::int64_t depth_ = 0;  // of the stack of dispatch modes while operators are recorded
 };
 

@@ -7,6 +7,7 @@
 #include "bindings/errors.h"
 #include "bindings/lock.h"
 #include "capture/perform.h"
+#include "capture/resumption.h"
 #include "trace/tensors.h"
 
 namespace ingot::capture {
@@ -112,32 +113,7 @@ ReplayStatus serve(const ReplayContext& context, const SegmentList& list,
     return ReplayStatus::NoMatch;
 }
 
-std::vector<FrameImage> images_of(const BreakPoint& at, std::span<PyObject* const> slots) {
-    std::vector<FrameImage> images;
-    std::size_t n = 0;
-    for (const FrameShape& shape : at.frames) {
-        FrameImage image;
-        image.function = reinterpret_cast<PyFunctionObject*>(Py_NewRef(slots[n++]));
-        image.offset = shape.offset;
-        image.resume = shape.resume;
-        for (std::size_t i = 0; i < shape.slots; ++i) image.slots.push_back(Py_XNewRef(slots[n++]));
-        for (std::size_t i = 0; i < shape.stack; ++i) image.stack.push_back(Py_XNewRef(slots[n++]));
-        images.push_back(std::move(image));
-    }
-    return images;
-}
-
-/// Rebuilds the frames behind a break; `result` is the operation's, new, or nullptr with the error.
-PyObject* resume(const BreakPoint& at, std::span<PyObject* const> slots, PyObject* result) {
-    if (at.frames.back().resume == Resume::execute) {
-        Py_XDECREF(result);
-        PyErr_Clear();
-        result = nullptr;
-    }
-    return run_frames(images_of(at, slots), result);
-}
-
-/// Likewise, recorded as a new segment of `list`.
+/// Goes on behind a break, recorded as a new segment of `list`; takes over `result`.
 PyObject* resume_recording(const ReplayContext& context, const BreakPoint& at,
                            const std::shared_ptr<SegmentList>& list,
                            std::span<PyObject* const> slots, PyObject* result) {
@@ -148,6 +124,8 @@ PyObject* resume_recording(const ReplayContext& context, const BreakPoint& at,
                                             "slot " + std::to_string(i), true));
     recording.add_slot(static_cast<Py_ssize_t>(slots.size()), result, "the result", false);
     if (at.frames.back().resume == Resume::execute) recording.answer_first(at.operation, result);
+    const Ref outcome = Ref::borrow(result);
+    recording.begin_again_by([&] { return resume(at, slots, Py_NewRef(outcome.get())); });
     PyObject* returned = nullptr;
     {
         Session session(&recording);
@@ -184,7 +162,7 @@ ReplayStatus replay(const ReplayContext& context, const SegmentList& first,
         c10::SmallVector<PyObject*, 32> raw;
         for (const Ref& r : slots) raw.push_back(r.get());
         if (segment->end == Segment::End::Leave) {
-            *result = run_frames(images_of(at, raw), nullptr);
+            *result = resume_before(at, raw);
             return ReplayStatus::Done;
         }
         const std::size_t frames = raw.size() - at.operands;

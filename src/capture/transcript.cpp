@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <optional>
 #include <unordered_set>
 
@@ -59,6 +60,17 @@ std::vector<at::Tensor> Transcript::live(std::span<const Ref> contexts) const {
         for (const c10::IValue& r : call.results) trace::for_each_tensor(r, look);
     for (const trace::InputSource& s : inputs) look(s.promise);  // stood in for the tensor
     return live;
+}
+
+bool Transcript::writes() const {
+    return std::ranges::any_of(
+        log, [](const trace::LoggedCall& call) { return call.op.schema().is_mutable(); });
+}
+
+bool Transcript::draws() const {
+    return std::ranges::any_of(log, [](const trace::LoggedCall& call) {
+        return call.op.hasTag(at::Tag::nondeterministic_seeded);
+    });
 }
 
 std::vector<at::Tensor> Transcript::run(const std::vector<at::Tensor>& promises) const {

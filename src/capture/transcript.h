@@ -36,6 +36,9 @@ struct Transcript {
           symbols(r.symbols()) {}
     /// The promises that Python still holds, beside the dicts of `contexts`.
     std::vector<at::Tensor> live(std::span<const Ref> contexts = {}) const;
+    /// Whether carrying the calls out changes a tensor in place; whether it draws random numbers.
+    bool writes() const;
+    bool draws() const;
     /// Carries the calls out eagerly: what takes the place of the promises. Throws PutOff.
     std::vector<at::Tensor> run(const std::vector<at::Tensor>& promises) const;
     /// The same, and fills them.

@@ -16,6 +16,7 @@
 
 #include "capture/guards.h"
 #include "capture/recipe.h"
+#include "capture/undo.h"
 
 namespace ingot::capture {
 
@@ -168,6 +169,8 @@ class World {
         return !written_keys_.empty() || !written_wholes_.empty() || !written_members_.empty() ||
                !repeated_calls_.empty();
     }
+    /// What has been written, to be taken back.
+    Undo& undo() { return undo_; }
     /// Adds the effects to the recipes, from the state the containers have now.
     void add_effects(RecipeBuilder& builder);
     /// The objects that hold what was written, for finding promises.
@@ -239,6 +242,7 @@ class World {
     std::vector<Ref> written_wholes_;
     std::vector<std::pair<Ref, Ref>> written_variables_;  // and their values before
     std::vector<std::pair<Ref, Ref>> repeated_calls_;     // callable, tuple of arguments
+    Undo undo_;
 };
 
 }  // namespace ingot::capture

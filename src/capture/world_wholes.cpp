@@ -219,6 +219,7 @@ void World::write_dict(PyObject* dict, PyObject* key, bool deletes) {
     if (k == nullptr || k->dirty) return;
     if (deletes) read_dict(dict, key);  // where it is absent, deleting it raises
     if (!is_plain_constant(key) && !(is_tensor(key) && fix_tensor(key))) return write_whole(dict);
+    undo_.note_key(dict, key, deletes);
     if (!written_.insert({dict, key}).second) {
         if (PyDict_GetItemWithError(dict, key) != nullptr) return;
         PyErr_Clear();
@@ -241,6 +242,7 @@ void World::write_attribute(PyObject* owner, PyObject* name, bool deletes) {
     if (found != nullptr && Py_TYPE(found)->tp_descr_set != nullptr) {
         if (Py_TYPE(found) == &PyMemberDescr_Type) {
             if (deletes) read_member(owner, found, name);
+            undo_.note_member(owner, name);
             if (written_.insert({owner, name}).second)
                 written_members_.emplace_back(Ref::borrow(owner), Ref::borrow(name));
             return;
@@ -260,6 +262,7 @@ void World::write_attribute(PyObject* owner, PyObject* name, bool deletes) {
 
 void World::write_cell(PyObject* cell) {
     if (find(cell) == nullptr || !written_.insert({cell, nullptr}).second) return;
+    undo_.note_cell(cell);
     written_keys_.push_back({Ref::borrow(cell), Ref()});
 }
 
@@ -268,6 +271,7 @@ void World::write_whole(PyObject* container) {
     if (k == nullptr || k->dirty) return;
     if (PyODict_Check(container)) throw Puzzle("a change to an OrderedDict from outside");
     read_whole(container);
+    undo_.note_contents(container);
     known_[container].dirty = true;
     written_wholes_.push_back(Ref::borrow(container));
 }
@@ -333,12 +337,14 @@ void World::write_gradient(PyObject* tensor) {
     const Known* k = find(tensor);
     if (k == nullptr || (!k->dynamic() && !fix_tensor(tensor)))
         throw Puzzle("a store to the gradient of a tensor");
+    undo_.lose();
     if (written_.insert({tensor, name}).second)
         written_members_.emplace_back(Ref::borrow(tensor), Ref::borrow(name));
 }
 
 void World::repeat_call(PyObject* callable, PyObject* arguments) {
     pin(callable, "a function");
+    undo_.lose();
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); ++i)
         pin(PyTuple_GET_ITEM(arguments, i), "an argument");
     repeated_calls_.emplace_back(Ref::borrow(callable), Ref::borrow(arguments));

@@ -9,6 +9,7 @@
 
 #include "ir/relation.h"
 #include "trace/compiled_call.h"
+#include "trace/draw_state.h"
 #include "trace/dtypes.h"
 #include "trace/output_tensor.h"
 #include "trace/replay.h"
@@ -64,6 +65,7 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
       numbers_(std::move(recording.numbers)),
       computed_(std::move(recording.computed)),
       device_(recording.device),
+      draws_(recording.uses_random),
       all_matter_(std::ranges::any_of(recording.externs, has_symbols)),
       compiler_(std::move(compiler)),
       options_(std::move(options)),
@@ -371,7 +373,10 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
     runtime::SharedArena* const arena = device_.is_cpu() ? arena_.get() : nullptr;
     CallFrame frame{inputs, variant, sized, instance.lease(arena), nullptr, {}, {}};
     frame.context = &**frame.lease;
-    const auto restore_inputs = [&] {
+    std::optional<DrawState> draws;
+    if (draws_ && device_.is_cpu()) draws = DrawState::now();
+    const auto restore = [&] {
+        if (draws) draws->restore();
         for (std::size_t i = 0; device_.is_cpu() && i < frame.saved.size(); ++i)
             if (frame.saved[i].defined())
                 borrow(graph_input(inputs, written_[i])).data().copy_(frame.saved[i]);
@@ -396,11 +401,11 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
             }
         }
     } catch (const c10::Error&) {  // of an operator that is called
-        restore_inputs();
+        restore();
         throw;
     }
     if (frame.context->error() != kNoError) {
-        restore_inputs();
+        restore();
         return CallStatus::KernelFailure;
     }
     collect(frame);

@@ -282,6 +282,7 @@ class CompiledFunction {
     std::vector<Expr> symbols_;
     std::vector<Source> sources_;  // by symbol
     std::vector<bool> matters_;    // by symbol
+    bool draws_ = false;           // random numbers
     bool all_matter_ = false;      // extern calls have symbolic arguments
     bool short_ = false;
 

@@ -152,7 +152,7 @@ PyObject* Evaluator::drive(Step step) {
 /// Where CPython must clear the frame that an exception leaves: raises it there.
 PyObject* Evaluator::finish_raised() {
     tell_left(Exit::raised, nullptr);
-    // Frames that a probe drops must not come to a handler: none covers the first instruction.
+    // Frames that are dropped must not come to a handler: none covers the first instruction.
     frame_->prev_instr = session_ != nullptr && session_->dropped_ ? first() : current_;
     frame_->stacktop = static_cast<int>(sp_ - frame_->localsplus);
     leave_frame();

@@ -210,6 +210,9 @@ class Session {
     /// new ones are CPython's from the start. May be called from a hook.
     void stop() noexcept { stopped_ = true; }
     bool stopped() const noexcept { return stopped_; }
+    /// A hook that raises: the frames of the session that the interpreter executes are dropped
+    /// without running handlers, and the error leaves the outermost.
+    void drop() noexcept { dropped_ = true; }
     /// Whether a frame that starts now would be executed by the interpreter.
     bool executes() const noexcept { return !stopped_ && quiet_ == 0; }
     Observer* observer() const noexcept { return observer_; }
@@ -231,7 +234,7 @@ class Session {
     Probe* probe_ = nullptr;
     int quiet_ = 0;  // above zero while a hook runs: frames are CPython's
     bool stopped_ = false;
-    bool dropped_ = false;  // a probe has dropped the frames
+    bool dropped_ = false;  // a probe or a hook has dropped the frames
 };
 
 /// Lets CPython run the frames that start while it lives.

@@ -451,3 +451,151 @@ def data_that_operators_refuse(w):
             w.call(function, x, torch.tensor([0, k]), log)
     for scale in (1, 0, 1, 0):
         w.call(h, scale * (w.t(3, 3) + 4 * torch.eye(3)), w.t(2), [])
+
+
+@program
+def data_that_operators_refuse_at_once(w):
+    table = w.t(4, 3)
+    state = {"first": 1, "second": 2, "third": 3}
+    made = []
+
+    class Counter:
+        __slots__ = ("count",)
+
+    class Model:
+        calls = 0
+
+        def __init__(self):
+            self.counter = Counter()
+            self.counter.count = 0
+            self.seen = []
+
+        def look_up(self, k):
+            self.calls += 1
+            self.counter.count += 1
+            self.seen.append(k)
+            return torch.nn.functional.embedding(k, table)
+
+    def caught(x, k, log):
+        log.append("before")
+        x.add_(1)
+        try:
+            y = table[k]
+            log.append("read")
+        except IndexError as error:
+            log.append(str(error).split(":")[0])
+            return x * 3
+        finally:
+            log.append("end")
+        return x + y
+
+    def caught_before_a_break(x, k, log):
+        del state["first"]
+        state["first"] = state["second"] = len(log)
+        try:
+            y = table[k] + x
+            print(len(log))
+            log.append(y.sum())
+        except IndexError:
+            log.insert(0, "caught")
+            y = x
+        state.pop("third", None)
+        return y
+
+    def caught_behind_a_break(x, k, log):
+        values = [x * 2]
+        for value in (1, 2):
+            print(len(log), len(values))
+            values.append(x.exp())
+            log.append(value)
+            try:
+                x.mul_(2)
+                values.append(table[k].sum())
+            except IndexError:
+                values.append("caught")
+        return values
+
+    def caught_by_a_caller(x, k, log):
+        made.append(len(made))
+        state["second"] = x.add_(1)
+        log.append(table[k])
+        made.append("behind")
+        state["third"] = 4
+        return x
+
+    def without_gradients(x, k, log):
+        try:
+            with torch.no_grad():
+                y = table[k]
+                print(y.shape)
+        except IndexError:
+            log.append(torch.is_grad_enabled())
+        return x + 1, torch.is_grad_enabled()
+
+    def in_a_handler(x, k, log):
+        try:
+            raise ValueError("first")
+        except ValueError:
+            try:
+                log.append(table[k] * 2)
+                print("read")
+            except IndexError as error:
+                log.append(str(error.__context__))
+        return x
+
+    def in_a_method(x, k, log):
+        try:
+            return model.look_up(k) + x
+        except IndexError:
+            return model.calls, model.counter.count, x - 1
+
+    def with_random_numbers(x, k, log):
+        y = torch.nn.functional.dropout(x, 0.5) + torch.randn(3)
+        try:
+            log.append(table[k])
+        except IndexError:
+            log.append("caught")
+        return y, torch.rand(2)
+
+    def raised_behind_it(x, k, log):
+        y = table[k]
+        log.append(1)
+        raise KeyError(len(log), y)
+
+    functions = (
+        caught,
+        caught_before_a_break,
+        caught_behind_a_break,
+        caught_by_a_caller,
+        without_gradients,
+        in_a_handler,
+        in_a_method,
+        with_random_numbers,
+        raised_behind_it,
+    )
+    for function in functions:
+        f = w.compile(function)
+        model = Model()
+        state.update(first=1, third=3)
+        for k in (7, 7, 1, 9, 2):
+            log = []
+            w.call(f, w.t(2, 3), torch.tensor([0, k]), log)
+            w.note(log, list(state.items()), made, model.calls, model.seen, model.counter.count)
+
+
+@program
+def tried_until_it_succeeds(w):
+    def f(x, log):
+        jitter = 0.0
+        while True:
+            try:
+                factor = torch.linalg.cholesky(x + jitter * torch.eye(3))
+            except RuntimeError:
+                jitter = 2 * jitter + 1
+                log.append(jitter)
+            else:
+                return factor
+
+    f = w.compile(f)
+    for scale in (-1, -1, 1, -3, 1):
+        w.call(f, scale * torch.eye(3), [])

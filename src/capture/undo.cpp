@@ -1,0 +1,79 @@
+// See undo.h.
+#include "capture/undo.h"
+
+#include <ranges>
+
+#include "capture/objects.h"
+
+namespace ingot::capture {
+
+void Undo::note_key(PyObject* dict, PyObject* key, bool deletes) {
+    if (copied_.contains(dict)) return;  // with all its keys
+    if (deletes) return note_contents(dict);
+    if (!noted_.insert({dict, key}).second) return;
+    PyObject* value = PyDict_GetItemWithError(dict, key);
+    if (value == nullptr) PyErr_Clear();
+    before_.push_back({Before::Kind::Key, Ref::borrow(dict), Ref::borrow(key), Ref::borrow(value)});
+}
+
+void Undo::note_cell(PyObject* cell) {
+    if (!noted_.insert({cell, nullptr}).second) return;
+    before_.push_back(
+        {Before::Kind::Cell, Ref::borrow(cell), Ref(), Ref::borrow(PyCell_GET(cell))});
+}
+
+void Undo::note_member(PyObject* owner, PyObject* name) {
+    if (!noted_.insert({owner, name}).second) return;
+    Ref value = Ref::steal(PyObject_GenericGetAttr(owner, name));
+    if (!value) PyErr_Clear();
+    before_.push_back(
+        {Before::Kind::Member, Ref::borrow(owner), Ref::borrow(name), std::move(value)});
+}
+
+void Undo::note_contents(PyObject* container) {
+    if (!copied_.insert(container).second) return;
+    const bool list = PyList_Check(container) || is_deque(container);
+    // A set that is filled again may have another order, and an OrderedDict has one of its own.
+    if (!list && (!PyDict_Check(container) || PyODict_Check(container))) return lose();
+    Ref copy = Ref::steal(list ? PySequence_List(container) : PyDict_Copy(container));
+    if (!copy) {
+        PyErr_Clear();
+        return lose();
+    }
+    before_.push_back({Before::Kind::Contents, Ref::borrow(container), Ref(), std::move(copy)});
+}
+
+bool Undo::put_back(const Before& before) {
+    PyObject *o = before.object.get(), *name = before.name.get(), *value = before.value.get();
+    switch (before.kind) {
+        case Before::Kind::Key: {
+            const bool ordered = PyODict_Check(o);
+            if (value != nullptr)
+                return (ordered ? PyODict_SetItem(o, name, value)
+                                : PyDict_SetItem(o, name, value)) == 0;
+            if (PyDict_Contains(o, name) != 1) return true;
+            return (ordered ? PyODict_DelItem(o, name) : PyDict_DelItem(o, name)) == 0;
+        }
+        case Before::Kind::Cell:
+            return PyCell_Set(o, value) == 0;
+        case Before::Kind::Member:
+            return PyObject_GenericSetAttr(o, name, value) == 0;
+        case Before::Kind::Contents:
+            if (PyList_Check(o)) return PyList_SetSlice(o, 0, PyList_GET_SIZE(o), value) == 0;
+            if (PyDict_Check(o)) {
+                PyDict_Clear(o);
+                return PyDict_Update(o, value) == 0;
+            }
+            return Ref::steal(PyObject_CallMethod(o, "clear", nullptr)) &&
+                   Ref::steal(PyObject_CallMethod(o, "extend", "(O)", value));
+    }
+    return true;
+}
+
+void Undo::take_back() {
+    for (const Before& before : before_ | std::views::reverse)
+        if (!put_back(before)) PyErr_Clear();  // a member that was absent
+    before_.clear();
+}
+
+}  // namespace ingot::capture

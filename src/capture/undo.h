@@ -1,0 +1,55 @@
+// What a recording has written to objects from outside, to be taken back where the recording turns
+// out not to be what happens: an operator fails by its data when a segment ends, and the program
+// goes on from the segment's beginning without a recording, so that its handlers see it
+// (ending.cpp).
+//
+// World tells of each write before it is made. Costs a reference a key that is written, and a copy
+// of a container that a method changes, while recording.
+#pragma once
+#include <Python.h>
+
+#include <cstdint>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "capture/ref.h"
+
+namespace ingot::capture {
+
+class Undo {
+  public:
+    // ---- before the write ----
+    /// `deletes`: the key is there, and its place in the dict's order is going to be lost.
+    void note_key(PyObject* dict, PyObject* key, bool deletes);
+    void note_cell(PyObject* cell);
+    /// What a descriptor of a member of `owner` gives.
+    void note_member(PyObject* owner, PyObject* name);
+    /// A list, dict or deque is going to be changed by a method.
+    void note_contents(PyObject* container);
+    /// Something is done that cannot be taken back.
+    void lose() { possible_ = false; }
+
+    bool possible() const { return possible_; }
+    /// Gives everything its value before the recording, newest write first.
+    void take_back();
+
+  private:
+    struct Before {
+        enum class Kind : std::uint8_t { Key, Cell, Member, Contents } kind;
+        Ref object, name, value;  // value: none if there was none
+    };
+    struct PairHash {
+        std::size_t operator()(const std::pair<PyObject*, PyObject*>& p) const {
+            return std::hash<const void*>()(p.first) * 31 + std::hash<const void*>()(p.second);
+        }
+    };
+    static bool put_back(const Before& before);
+
+    bool possible_ = true;
+    std::vector<Before> before_;
+    std::unordered_set<std::pair<PyObject*, PyObject*>, PairHash> noted_;
+    std::unordered_set<PyObject*> copied_;
+};
+
+}  // namespace ingot::capture
