@@ -64,13 +64,7 @@ const Table& torch_c() {
              "_len_torch_function_stack",
              "_get_default_device",
              "get_default_dtype",
-             "_get_cudnn_enabled",
-             "_get_mkldnn_enabled",
              "_get_deterministic_algorithms",
-             "_get_math_sdp_enabled",
-             "_get_flash_sdp_enabled",
-             "_get_mem_efficient_sdp_enabled",
-             "_get_cudnn_sdp_enabled",
              "_is_any_true",
              "_are_functorch_transforms_active",
              "_functorch_stack_len",
@@ -81,6 +75,10 @@ const Table& torch_c() {
              "is_autocast_available",
              "_is_autocast_available",
              "_is_functorch_wrapped_tensor"});
+        // Switches of the process, which replays ask again.
+        put(t, CallKind::Cached,
+            {"_get_cudnn_enabled", "_get_mkldnn_enabled", "_get_math_sdp_enabled",
+             "_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_cudnn_sdp_enabled"});
         put(t, CallKind::Modes,
             {"_set_grad_enabled", "set_autocast_enabled", "set_autocast_cpu_enabled",
              "set_autocast_dtype", "set_autocast_cpu_dtype", "set_autocast_cache_enabled",
@@ -242,6 +240,19 @@ const Names& pure_modules() {
     return names;
 }
 
+/// Whether a function of such a module changes its first argument.
+bool changes_its_first(std::string_view full) {
+    static const Names names = {
+        "_bisect.insort_left", "_bisect.insort_right", "_bisect.insort",
+        "_operator.setitem",   "_operator.delitem",    "_collections._count_elements",
+        "_operator.iadd",      "_operator.iand",       "_operator.iconcat",
+        "_operator.ifloordiv", "_operator.ilshift",    "_operator.imatmul",
+        "_operator.imod",      "_operator.imul",       "_operator.ior",
+        "_operator.ipow",      "_operator.irshift",    "_operator.isub",
+        "_operator.itruediv",  "_operator.ixor"};
+    return full.starts_with("_heapq.") || names.contains(full);
+}
+
 const Names& torch_modules() {
     static const Names names = {"torch._C._nn",      "torch._C._fft",    "torch._C._linalg",
                                 "torch._C._special", "torch._C._sparse", "torch._C._nested"};
@@ -337,6 +348,7 @@ CallClass of_builtin(PyObject* callable) {
         (name == "maybe_current_level" || name == "unwrap_if_dead"))
         return {CallKind::Shallow, full};
     if (name == "_abc_register" || name.starts_with("_reset")) return {CallKind::Unknown, full};
+    if (changes_its_first(full)) return {CallKind::Mutator, full};
     if (pure_modules().contains(module)) return {CallKind::Deep, full};
     if (full == "_warnings.warn") return {CallKind::Warning, full};
     if (module == "sys") {

@@ -3,6 +3,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_set>
 
 #include "capture/captured.h"
 #include "capture/objects.h"
@@ -85,6 +87,16 @@ bool changes_nothing(std::string_view name, std::span<PyObject* const> all) {
     if (THPVariable_Unpack(all[0]).requires_grad()) return false;
     return (name == "Tensor.requires_grad_" && all.size() == 2 && all[1] == Py_False) ||
            (name == "Tensor.detach_" && all.size() == 1);
+}
+
+/// Whether the function looks at all that its arguments hold: it makes a text of them, or compares
+/// items, which may be containers.
+bool looks_deep(std::string_view name) {
+    static const std::unordered_set<std::string_view> names = {
+        "repr",       "ascii",          "sorted",    "min",         "max",
+        "str.format", "str.format_map", "list.sort", "list.remove", "collections.deque.remove"};
+    return names.contains(name) || name.ends_with(".__repr__") || name.ends_with(".__str__") ||
+           name.starts_with("_heapq.") || name.starts_with("_bisect.");
 }
 
 /// PyTorch's optimizers break around their steps for what TorchDynamo makes of gradient modes.
@@ -387,7 +399,7 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             if (c.name == "next" && !all.empty() && world_->find(all[0]) != nullptr &&
                 !has_python_layout(Py_TYPE(all[0])))
                 throw Puzzle("an iterator from outside");
-            read_arguments(all, 2);
+            read_arguments(all, looks_deep(c.name) ? 6 : 2);
             return run();
         case CallKind::Deep:
             if (tensors && needs_data(c.name))
@@ -402,7 +414,11 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
         case CallKind::Mutator:
             if (self == nullptr && !all.empty()) self = all[0];
             if (self == nullptr) throw Puzzle("a call of " + c.name);
-            world_->write_whole(self);
+            if (looks_deep(c.name) && event.keyword_names == nullptr) read_arguments(all, 6);
+            if (PyList_Check(self) || PyDict_Check(self) || PyAnySet_Check(self) || is_deque(self))
+                world_->write_whole(self);
+            else  // of a class that says itself what it does
+                world_->read_whole(self, 1);
             for (PyObject* o : all)
                 if (o != self) world_->read_whole(o, 1);
             return run();

@@ -598,7 +598,10 @@ Verdict Recording::on_operator(Frame frame, const Event& event, PyObject** resul
         return Verdict::run;
     }
     if (deep && o.size() > 1) world_->relate(o[0], o[1]);
-    read_arguments(o, deep ? 6 : 1);
+    // The text of what stands behind `%`.
+    const bool formats = event.operation == Operation::binary && PyUnicode_Check(o[0]) &&
+                         (event.detail == NB_REMAINDER || event.detail == NB_INPLACE_REMAINDER);
+    read_arguments(o, deep || formats ? 6 : 1);
     return deep && any_tensor(o) ? carried(frame, event, result) : Verdict::run;
 }
 

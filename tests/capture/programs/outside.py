@@ -133,6 +133,64 @@ def heaps_and_sorted_lists(w):
 
 
 @program
+def heaps_and_lists_that_are_set_back(w):
+    heap, ordered, items, seen = [], [], {}, collections.Counter()
+
+    def f(x, n):
+        heapq.heappush(heap, n)
+        bisect.insort(ordered, n)
+        operator.setitem(items, "n", n)
+        operator.iadd(ordered, [n])
+        seen.update("ab")
+        return x * heap[0] + len(ordered), operator.iadd(x[:1], n), operator.setitem(x, 0, n)
+
+    f = w.compile(f)
+    for n in (4, 4, 4, 1, 1):
+        heap[:], ordered[:] = [3, 8, 5], [1, 9]
+        items.clear(), seen.clear()
+        w.call(f, w.t(3), n)
+        w.note(heap, ordered, items, dict(seen))
+
+
+@program
+def texts_of_nested_containers(w):
+    deep = [[[1]], {"a": [[2]]}]
+
+    def f(x):
+        texts = str(deep), repr(deep), ascii([deep]), f"{deep}"
+        return x * 2, texts, "%s %s" % (deep, 1), "{} {!r}".format(deep, deep)  # noqa: UP031, UP032
+
+    f = w.compile(f)
+    for _ in range(3):
+        w.call(f, w.t(2))
+        deep[0][0][0] += 1
+        w.call(f, w.t(2))
+        deep[1]["a"][0].append(3)
+
+
+@program
+def nested_containers_are_compared(w):
+    rows = [[[[2]], 1], [[[1]], 2], [[[3]], 3]]
+
+    def f(x):
+        mine = list(rows)
+        mine.sort()
+        mine.remove([[[3]], 3])
+        return x * sorted(rows)[0][1], min(rows)[1], max(rows)[1], [row[1] for row in mine]
+
+    def in_place(x):
+        rows.sort()
+        return x * rows[0][1]
+
+    f, in_place = w.compile(f), w.compile(in_place)
+    for value in (2, 2, 0, 5, 0):
+        rows[0][0][0][0] = value
+        w.call(f, w.t(2))
+        w.call(in_place, w.t(2))
+        w.note(rows)
+
+
+@program
 def counters_and_deques(w):
     seen, last, groups = (
         collections.Counter(),
