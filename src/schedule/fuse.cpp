@@ -220,6 +220,7 @@ class Fuser {
 
     void need(Group& group, std::uint32_t other) {
         group.needs.push_back(other);
+        f_.groups[other].needed = true;
         group.level = std::max(group.level, f_.groups[other].level + 1);
     }
 
@@ -258,8 +259,11 @@ class Fuser {
         Group& group = f_.groups[a.group];
         group.anchors.push_back(id);
         for (const Read& r : a.reads) {
-            for (std::uint32_t other : makers_of(r.value))
-                if (other != a.group) group.needs.push_back(other);
+            for (std::uint32_t other : makers_of(r.value)) {
+                if (other == a.group) continue;
+                group.needs.push_back(other);
+                f_.groups[other].needed = true;
+            }
             auto& readers = readers_[r.value];
             if (std::find(readers.begin(), readers.end(), id) == readers.end())
                 readers.push_back(id);
@@ -273,8 +277,16 @@ class Fuser {
         int level = 0;
         for (const Read& r : a.reads)
             for (std::uint32_t other : makers_of(r.value))
-                level = std::max(level, f_.groups[other].level + 1);
+                if (other != a.group) level = std::max(level, f_.groups[other].level + 1);
         return level;
+    }
+
+    // A number that nobody has asked for yet (how many losses there are) may be added up together
+    // with one that comes later.
+    bool may_wait(const Anchor& a, std::uint32_t candidate) const {
+        return !f_.groups[candidate].needed && a.reduces && g_.type(a.value).numel().is(1) &&
+               is_tiny(a) &&
+               std::ranges::find(tiny_, candidate) != tiny_.end();
     }
 
     // Symbolic sizes count as middling.
@@ -413,7 +425,7 @@ class Fuser {
         for (const Read& r : a.reads)
             for (std::uint32_t other : makers_of(r.value)) {
                 if (other == candidate) continue;
-                if (f_.groups[other].level >= group.level) return false;
+                if (f_.groups[other].level >= group.level && !may_wait(a, candidate)) return false;
             }
         for (std::uint32_t other : group.anchors)
             if (layouts_.written_input(f_.anchors[other].target) != kNone) return false;
@@ -432,6 +444,7 @@ class Fuser {
         a.map = std::move(match->map);
         a.step = match->step;
         a.group = candidate;
+        group.level = std::max(group.level, level_of(a));
         set_position(a);
         return true;
     }
@@ -518,7 +531,7 @@ class Fuser {
                     bool ok = true;
                     std::size_t outer = 0;
                     for (std::size_t d = 0; d < r.index.size() && ok; ++d) {
-                        Expr at = into.apply(theirs.index[d], u.map);
+                        Expr at = row_of_run(into.apply(theirs.index[d], u.map), group.run);
                         if (at.is_constant() && r.index[d] == at) continue;
                         auto var = std::find_if(group.vars.begin(), group.vars.end(),
                                                 [&](const LoopVar& v) { return v.symbol == at; });
@@ -535,6 +548,14 @@ class Fuser {
                 }
             }
         return false;
+    }
+
+    // The variable of a run, where sums over the run have taken it apart.
+    static Expr row_of_run(Expr at, const Run& run) {
+        if (run.symbol.is(0)) return at;
+        const Expr parts =
+            floor_div(run.symbol, run.length) * run.length + mod(run.symbol, run.length);
+        return at == parts ? run.symbol : at;
     }
 
     // The same domain: variables are named by position and extent.

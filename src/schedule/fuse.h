@@ -62,6 +62,7 @@ struct Group {
     bool frozen = false;
     bool reduces = false;
     bool late = false;  // it needs what is computed a second time
+    bool needed = false;  // by another group
     int level = 0;
     double elements = 1;  // of the largest domain in it
     Expr contiguous;      // the variable along which its first anchor walks memory; 0: unknown

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "passes/facts.h"
 #include "schedule/convert.h"
@@ -44,13 +45,25 @@ ValueId broadcast_back(Graph& g, ValueId v, const Sizes& sizes, const Ints& dims
     return g.emit(Prim::Broadcast, {v}, {{"sizes", sizes}, {"dims", kept}});
 }
 
-// Sums already there, so that a variance shares its mean's.
-using Sums = std::map<std::pair<ValueId, Ints>, ValueId>;
+// Distances from each row's (or column's) first element.
+struct Shifted {
+    ValueId first = kNone;  // without the reduced dims
+    ValueId away = kNone;
+};
+
+// Values and the dims that make up their rows.
+using RowsOfDistances = std::set<std::pair<ValueId, Ints>>;
+
+// Sums already there, so that a variance shares its mean's, and distances that several sums are of.
+struct Sums {
+    std::map<std::pair<ValueId, Ints>, ValueId> all;
+    std::map<std::pair<ValueId, Ints>, Shifted> shifted;
+};
 
 std::optional<ValueId> over_columns(Graph& g, Prim prim, ValueId x, Ints dims);
 
 ValueId sum_over(Graph& g, Sums& sums, ValueId x, const Ints& dims, bool gpu) {
-    auto [it, fresh] = sums.try_emplace({x, dims}, kNone);
+    auto [it, fresh] = sums.all.try_emplace({x, dims}, kNone);
     if (!fresh) return it->second;
     std::optional<ValueId> staged;
     if (gpu) staged = over_columns(g, Prim::Sum, x, dims);
@@ -73,19 +86,52 @@ ValueId first_of(Graph& g, ValueId x, const Ints& dims) {
     return g.emit(Prim::Reshape, {first}, {{"sizes", kept}});
 }
 
-// The squares of the distances from the mean, summed. Where the sums are made of partial ones and x
-// has been rounded to 16 bits, x is read once, for the mean too: what is squared is the distance
-// from the first element, so that a mean far from zero takes no digits away.
-ValueId sum_of_squares(Graph& g, Sums& sums, ValueId x, ValueId sum, ValueId count,
-                       const Ints& dims, bool gpu) {
-    const Sizes sizes = g.type(x).sizes;
+bool is_widened(const Graph& g, ValueId x) {
     const Node* made = g.producer(x);
-    if (gpu && made != nullptr && made->prim == Prim::Convert &&
-        is_reduced_float(g.type(made->operands[0]).dtype)) {
-        const ValueId first = convert(g, first_of(g, made->operands[0], dims), g.type(x).dtype);
-        const ValueId away = g.emit(Prim::Sub, {x, broadcast_back(g, first, sizes, dims)});
+    return made != nullptr && made->prim == Prim::Convert &&
+           is_reduced_float(g.type(made->operands[0]).dtype);
+}
+
+// Of what has been widened from 16 bits: its first elements are near enough to the means that sums
+// relative to them lose no digit that counts there.
+std::optional<Shifted> shifted(Graph& g, Sums& sums, ValueId x, const Ints& dims) {
+    if (!is_widened(g, x)) return std::nullopt;
+    const ValueId narrow = g.producer(x)->operands[0];
+    auto [it, fresh] = sums.shifted.try_emplace({x, dims});
+    if (fresh) {
+        const Type type = g.type(x);
+        it->second.first = convert(g, first_of(g, narrow, dims), type.dtype);
+        const ValueId spread = broadcast_back(g, it->second.first, type.sizes, dims);
+        it->second.away = g.emit(Prim::Sub, {x, spread});
+    }
+    return it->second;
+}
+
+// Rows one behind the other in memory, whose first elements can be read whenever they are asked
+// for: nothing is computed for them.
+bool are_stored_rows(const Graph& g, ValueId x, const Ints& dims) {
+    const std::size_t rank = g.type(x).sizes.size();
+    for (std::size_t i = 0; i < rank; ++i)
+        if (reduced(dims, i) != (i + dims.size() >= rank)) return false;
+    const Node* n = g.producer(x);
+    while (n != nullptr && (n->prim == Prim::Convert || n->prim == Prim::Reshape))
+        n = g.producer(n->operands[0]);
+    return n == nullptr || kind(n->prim) == PrimKind::Contraction;
+}
+
+// The squares of the distances from the mean, summed. Where the sums are made of partial ones, or
+// other sums over the row are of `one_pass`, and x has been rounded to 16 bits, x is read once, for
+// the mean too: what is squared is the distance from the first element, so that a mean far from zero
+// takes no digits away.
+ValueId sum_of_squares(Graph& g, Sums& sums, ValueId x, ValueId sum, ValueId count,
+                       const Ints& dims, bool gpu, bool one_pass) {
+    const Sizes sizes = g.type(x).sizes;
+    if (const auto from_first = gpu ? shifted(g, sums, x, dims) : std::nullopt) {
+        const auto [first, away] = *from_first;
         const ValueId square = g.emit(Prim::Mul, {away, away});
-        if (auto squares = over_columns(g, Prim::Sum, square, dims)) {
+        std::optional<ValueId> squares = over_columns(g, Prim::Sum, square, dims);
+        if (!squares && one_pass) squares = sum_over(g, sums, square, dims, gpu);
+        if (squares) {
             const ValueId shift = g.emit(Prim::Sub, {sum, g.emit(Prim::Mul, {first, count})});
             const ValueId excess = g.emit(Prim::Div, {g.emit(Prim::Mul, {shift, shift}), count});
             const ValueId rest = g.emit(Prim::Sub, {*squares, excess});
@@ -104,7 +150,119 @@ ValueId sum_of_squares(Graph& g, Sums& sums, ValueId x, ValueId sum, ValueId cou
     return g.emit(Prim::Maximum, {rest, full_like(g, rest, 0.0)});
 }
 
-ValueId variance(Graph& g, Sums& sums, const Node& n, ValueId operand, bool gpu) {
+// Products of values of rows, one of them a distance from a number that the row has: sum of
+// a (x - m) r, with m and r one for each row, is r (sum of a (x - f) - (m - f) sum of a) for any f.
+// Where m follows from a sum over the row itself, all sums are of one pass then, not of two that
+// wait for each other. With the row's first element as f nothing cancels that 16 bits would show.
+class DistanceProduct {
+  public:
+    DistanceProduct(const Graph& g, const Ints& dims) : g_(g), dims_(dims) {}
+
+    ValueId x = kNone, mean = kNone;
+    std::vector<ValueId> own, of_rows;  // the other factors: a and r
+
+    bool find(ValueId product) {
+        return g_.type(product).dtype == DType::F32 && descend(product, 0) && !own.empty() &&
+               is_widened(g_, x) && are_stored_rows(g_, x, dims_);
+    }
+
+  private:
+    // Down the product to the difference; the factors beside the way are kept as they are.
+    bool descend(ValueId v, int depth) {
+        const Node* n = g_.producer(v);
+        if (n == nullptr) return false;
+        if (n->prim == Prim::Sub && is_number(n->operands[1]) && follows_from_sum(n->operands[1])) {
+            x = n->operands[0];
+            mean = n->operands[1];
+            return true;
+        }
+        if (n->prim != Prim::Mul || depth == kDeep) return false;
+        for (const std::size_t k : {std::size_t{0}, std::size_t{1}}) {
+            if (!descend(n->operands[k], depth + 1)) continue;
+            const ValueId other = n->operands[1 - k];
+            (is_number(other) ? of_rows : own).push_back(other);
+            return true;
+        }
+        return false;
+    }
+
+    // Whether v is one number for each row, repeated along it.
+    bool is_number(ValueId v) const {
+        const Node* n = g_.producer(v);
+        if (n == nullptr || n->prim != Prim::Broadcast) return false;
+        const Sizes& from = g_.type(n->operands[0]).sizes;
+        const Ints to = n->attrs.get<Ints>("dims");
+        Ints kept, others;
+        for (std::size_t i = 0; i < to.size(); ++i) {
+            if (!reduced(dims_, static_cast<std::size_t>(to[i])))
+                kept.push_back(to[i]);
+            else if (!from[i].is(1))
+                return false;
+        }
+        for (std::size_t i = 0; i < g_.type(v).sizes.size(); ++i)
+            if (!reduced(dims_, i)) others.push_back(static_cast<std::int64_t>(i));
+        return kept == others;
+    }
+
+    bool follows_from_sum(ValueId v) const {
+        std::vector<ValueId> work{g_.producer(v)->operands[0]};
+        const Expr rows = g_.type(work[0]).numel();
+        for (std::size_t k = 0; k < work.size() && k < kMostSeen; ++k) {
+            const Node* n = g_.producer(work[k]);
+            if (n == nullptr) continue;
+            if (n->prim == Prim::Sum) return true;
+            if (!is_pointwise(n->prim) && n->prim != Prim::Reshape) continue;
+            for (const ValueId o : n->operands)
+                if (g_.type(o).numel() == rows) work.push_back(o);
+        }
+        return false;
+    }
+
+    static constexpr int kDeep = 4;
+    static constexpr std::size_t kMostSeen = 16;
+    const Graph& g_;
+    const Ints& dims_;
+};
+
+std::optional<ValueId> sum_of_distances(Graph& g, Sums& sums, ValueId product, const Ints& dims) {
+    DistanceProduct p(g, dims);
+    if (!p.find(product)) return std::nullopt;
+    const auto from_first = shifted(g, sums, p.x, dims);
+    if (!from_first) return std::nullopt;
+    // The numbers that a row has, without the reduced dims.
+    const auto number = [&](ValueId v) {
+        const ValueId from = g.producer(v)->operands[0];
+        const Sizes sizes = g.type(v).sizes;
+        Sizes kept;
+        for (std::size_t i = 0; i < sizes.size(); ++i)
+            if (!reduced(dims, i)) kept.push_back(sizes[i]);
+        if (g.type(from).sizes == kept) return from;
+        return g.emit(Prim::Reshape, {from}, {{"sizes", kept}});
+    };
+    ValueId a = p.own[0];
+    for (std::size_t k = 1; k < p.own.size(); ++k) a = g.emit(Prim::Mul, {a, p.own[k]});
+    const ValueId relative =
+        sum_over(g, sums, g.emit(Prim::Mul, {a, from_first->away}), dims, true);
+    const ValueId whole = sum_over(g, sums, a, dims, true);
+    const ValueId shift = g.emit(Prim::Sub, {number(p.mean), from_first->first});
+    ValueId result = g.emit(Prim::Sub, {relative, g.emit(Prim::Mul, {shift, whole})});
+    for (const ValueId r : p.of_rows) result = g.emit(Prim::Mul, {result, number(r)});
+    return result;
+}
+
+// Rows of which such sums are, by value and reduced dims.
+RowsOfDistances rows_of_distances(const Graph& g) {
+    RowsOfDistances found;
+    for (const Node& n : g.nodes()) {
+        if (n.prim != Prim::Sum) continue;
+        const Ints dims = n.attrs.get<Ints>("dims");
+        DistanceProduct p(g, dims);
+        if (p.find(n.operands[0])) found.insert({p.x, dims});
+    }
+    return found;
+}
+
+ValueId variance(Graph& g, Sums& sums, const Node& n, ValueId operand, bool gpu, bool one_pass) {
     const Ints dims = n.attrs.get<Ints>("dims");
     DType dtype = g.type(operand).dtype;
     ValueId x = convert(g, operand, compute_type(dtype));
@@ -112,7 +270,7 @@ ValueId variance(Graph& g, Sums& sums, const Node& n, ValueId operand, bool gpu)
     Expr count = 1;
     for (std::int64_t d : dims) count *= sizes[static_cast<std::size_t>(d)];
     ValueId sum = sum_over(g, sums, x, dims, gpu);
-    ValueId squares = sum_of_squares(g, sums, x, sum, size_like(g, sum, count), dims, gpu);
+    ValueId squares = sum_of_squares(g, sums, x, sum, size_like(g, sum, count), dims, gpu, one_pass);
     ValueId divisor = g.emit(Prim::Sub, {size_like(g, squares, count),
                                          full_like(g, squares, n.attrs.get<double>("correction"))});
     divisor = g.emit(Prim::Maximum, {divisor, full_like(g, squares, 0.0)});
@@ -330,6 +488,9 @@ std::optional<ValueId> over_columns(Graph& g, Prim prim, ValueId x, Ints dims) {
 // them up as it passes: see fuse.cpp.
 constexpr std::int64_t kLongRun = 64, kUsualRun = 16, kLeastRun = 8;
 constexpr std::int64_t kRunPoints = 1 << 21, kFewRuns = 512, kManyRuns = 2048;
+// A multiprocessor holds two blocks of such rows, which 256 fill in one wave; others in two.
+constexpr std::int64_t kWideRow = 4096;
+constexpr std::int64_t kPartialsOfBlock = 128, kMostPartials = 1024;
 
 std::optional<ValueId> in_runs(Graph& g, ValueId x, Ints dims) {
     // Rows that were made as several dims, and are one for a product, as they were made.
@@ -351,9 +512,10 @@ std::optional<ValueId> in_runs(Graph& g, ValueId x, Ints dims) {
         (reduced(dims, i) ? rows : columns) *= sizes[i].constant();
     }
     if (columns < 128 || columns > 8192) return std::nullopt;
-    const std::int64_t runs = std::clamp(kRunPoints / columns, kFewRuns, kManyRuns);
-    const std::int64_t most =
-        std::min(std::clamp(rows / runs, kUsualRun, kLongRun), rows / kFewRuns);
+    const std::int64_t part = columns >= kWideRow ? 2 : 1;
+    const std::int64_t few = kFewRuns / part;
+    const std::int64_t runs = std::clamp(kRunPoints / part / columns, few, kManyRuns);
+    const std::int64_t most = std::min(std::clamp(rows / runs, kUsualRun, kLongRun), rows / few);
     std::size_t at = 0;
     std::int64_t length = 1;
     for (std::size_t i = dims.size(); i-- > 0;) {
@@ -368,7 +530,10 @@ std::optional<ValueId> in_runs(Graph& g, ValueId x, Ints dims) {
     sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(at) + 1, Expr(length));
     x = g.emit(Prim::Reshape, {x}, {{"sizes", sizes}});
     x = g.emit(Prim::Sum, {x}, {{"dims", Ints{static_cast<std::int64_t>(at) + 1}}});
-    if (auto staged = over_columns(g, Prim::Sum, x, dims)) return staged;
+    // A block adds up as many as these by itself.
+    const std::int64_t partials = rows / length;
+    if (partials > kMostPartials || partials % kPartialsOfBlock != 0 || columns % 32 != 0)
+        if (auto staged = over_columns(g, Prim::Sum, x, dims)) return staged;
     return g.emit(Prim::Sum, {x}, {{"dims", dims}});
 }
 
@@ -498,14 +663,16 @@ bool replace_empty(Rewriter& r, const Graph& old, const Node& n) {
 
 void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<int>& uses,
                    const LegalizeOptions& options, const WalkedRows* rows, Sums& sums,
-                   std::vector<ValueId>& in_memory) {
+                   const RowsOfDistances& of_distances, std::vector<ValueId>& in_memory) {
     const Node& n = old.node(id);
     Graph& g = r.out();
     if (replace_empty(r, old, n)) return;
     switch (n.prim) {
         case Prim::Var:
             if (is_complex(old.type(n.operands[0]).dtype)) break;
-            r.map(n.results[0], variance(g, sums, n, r(n.operands[0]), options.gpu));
+            r.map(n.results[0],
+                  variance(g, sums, n, r(n.operands[0]), options.gpu,
+                           of_distances.contains({n.operands[0], n.attrs.get<Ints>("dims")})));
             return;
         case Prim::Norm2:
             if (is_complex(old.type(n.operands[0]).dtype)) break;
@@ -553,7 +720,13 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
                         return;
                     }
                 }
-                r.map(n.results[0], sum_over(g, sums, x, n.attrs.get<Ints>("dims"), options.gpu));
+                const Ints dims = n.attrs.get<Ints>("dims");
+                if (options.gpu)
+                    if (auto v = sum_of_distances(g, sums, x, dims)) {
+                        r.map(n.results[0], *v);
+                        return;
+                    }
+                r.map(n.results[0], sum_over(g, sums, x, dims, options.gpu));
                 return;
             }
     }
@@ -589,9 +762,11 @@ Legalized legalize(const Graph& graph, const LegalizeOptions& options) {
     std::vector<ValueId> in_memory;
     std::optional<WalkedRows> rows;
     if (options.gpu) rows.emplace(graph);
+    const RowsOfDistances of_distances = options.gpu ? rows_of_distances(graph) : RowsOfDistances{};
     for (NodeId id = 0; id < graph.nodes().size(); ++id)
         if (live[id])
-            legalize_node(r, graph, id, uses, options, rows ? &*rows : nullptr, sums, in_memory);
+            legalize_node(r, graph, id, uses, options, rows ? &*rows : nullptr, sums, of_distances,
+                          in_memory);
     Graph g = r.finish();
     make_outputs_distinct(g);
     return {std::move(g), std::move(in_memory)};

@@ -179,6 +179,46 @@ def test_a_norms_gradients_are_one_kernel_of_rows(tmp_path: pathlib.Path) -> Non
     assemble(files)
 
 
+def test_statistics_of_a_norm_have_eagers_type() -> None:
+    recorder = _ingot.Recorder(_options.resolve(None, {"cache": False}))
+    x = recorder.input(torch.randn(8, 64).bfloat16(), device=CUDA)
+    w = recorder.input(torch.randn(64).bfloat16(), device=CUDA)
+    with torch.no_grad(), recorder:
+        y, mean, rstd = torch.ops.aten.native_layer_norm(x, [64], w, w, 1e-5)
+    assert y.dtype == torch.bfloat16
+    assert mean.dtype == rstd.dtype == torch.float32
+
+
+def test_a_norms_gradient_with_its_statistics_is_one_pass(tmp_path: pathlib.Path) -> None:
+    class Gradients(nn.Module):
+        def forward(self, x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> tuple:
+            _, mean, rstd = torch.ops.aten.native_layer_norm(x, [4096], w, w, 1e-5)
+            return torch.ops.aten.native_layer_norm_backward(
+                g, x, [4096], mean, rstd, w, w, [True, True, True]
+            )
+
+    x = torch.empty(16384, 4096, dtype=torch.bfloat16)
+    plan, kernels = plan_of(Gradients(), [x, x, x[0].clone()], tmp_path)
+    (first,) = tmp_path.glob("*/kernels/0_*.nest")
+    assert first.read_text().count("phase {") == 2
+    # The rows, and the partial sums of both columns in one launch.
+    assert plan[plan.index("\nsteps") :].count("kernel ") == 2
+    (rows,) = [k for k in kernels if ".maxntid 256" in k.read_text()]
+    assert rows.read_text().count("bar.sync") == 2  # of a row, and behind the last one
+    assemble(kernels)
+
+
+def test_a_loss_over_many_classes_is_two_kernels(tmp_path: pathlib.Path) -> None:
+    class Loss(nn.Module):
+        def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return functional.cross_entropy(x.float(), target)
+
+    x = torch.empty(8192, 32000, dtype=torch.bfloat16)
+    plan, kernels = plan_of(Loss(), [x, torch.zeros(8192, dtype=torch.int64)], tmp_path)
+    assert plan[plan.index("\nsteps") :].count("kernel ") == 2
+    assemble(kernels)
+
+
 def test_small_sums_of_one_shape_share_a_kernel(tmp_path: pathlib.Path) -> None:
     class Sums(nn.Module):
         def forward(self, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:

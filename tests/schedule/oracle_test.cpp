@@ -159,6 +159,56 @@ TEST(ScheduleOracle, ColumnsAddUpWhileRowsPass) {
     EXPECT_EQ(to_string(parse_kernel(text, *p.pool)), text);
 }
 
+// What a norm's gradient needs of a row of 16 bits in memory is of one pass over it: mean, variance
+// and the sums that are relative to them do not wait for each other.
+TEST(ScheduleOracle, SumsOfARowDoNotWaitForItsMean) {
+    for (const bool narrow : {true, false}) {
+        Graph g;
+        const Sizes sizes{64, 128};
+        ValueId x = input(g, sizes, narrow ? DType::BF16 : DType::F32);
+        if (narrow) x = g.emit(Prim::Convert, {x}, {{"dtype", DType::F32}});
+        const ValueId grad = input(g, sizes), weight = repeat(g, input(g, {128}), sizes, {0});
+        const ValueId sum = g.emit(Prim::Sum, {x}, {{"dims", Ints{1}}});
+        const ValueId mean = g.emit(Prim::Div, {sum, full(g, sum, 128)});
+        const ValueId var = g.emit(Prim::Var, {x}, {{"dims", Ints{1}}, {"correction", 0.0}});
+        const ValueId root = g.emit(Prim::Rsqrt, {g.emit(Prim::Add, {var, full(g, var, 1e-5)})});
+        const ValueId scale = repeat(g, root, sizes, {1});
+        const ValueId away = g.emit(Prim::Sub, {x, repeat(g, mean, sizes, {1})});
+        const ValueId normal = g.emit(Prim::Mul, {away, scale});
+        const ValueId weighted = g.emit(Prim::Mul, {grad, weight});
+        const auto spread = [&](ValueId v) {
+            const ValueId all = g.emit(Prim::Sum, {v}, {{"dims", Ints{1}}});
+            return repeat(g, g.emit(Prim::Div, {all, full(g, all, 128)}), sizes, {1});
+        };
+        const ValueId along =
+            g.emit(Prim::Mul, {normal, spread(g.emit(Prim::Mul, {weighted, normal}))});
+        ValueId rest = g.emit(Prim::Sub, {g.emit(Prim::Sub, {weighted, spread(weighted)}), along});
+        output(g, g.emit(Prim::Mul, {rest, scale}));
+        ScheduleOptions options;
+        options.gpu = true;
+        const Plan p = verify(g, 1, 5, options);
+        ASSERT_EQ(p.kernels.size(), 1u) << to_string(p);
+        // A pass more for the variance and one for what is relative to it.
+        EXPECT_EQ(p.kernels[0].nests[0].phases.size(), narrow ? 2u : 4u) << to_string(p);
+    }
+}
+
+// A mean over labels that count: how many do is known before the losses are, but both sums are of
+// few points, and nobody asks for the first one before the second one.
+TEST(ScheduleOracle, ASmallSumWaitsForAnother) {
+    Graph g;
+    const ValueId x = input(g, {512, 100}), weight = input(g, {512});
+    const ValueId each = g.emit(Prim::Sum, {g.emit(Prim::Exp, {x})}, {{"dims", Ints{1}}});
+    const ValueId all = g.emit(Prim::Sum, {g.emit(Prim::Neg, {weight})}, {{"dims", Ints{0}}});
+    const ValueId loss =
+        g.emit(Prim::Sum, {g.emit(Prim::Mul, {each, weight})}, {{"dims", Ints{0}}});
+    output(g, g.emit(Prim::Div, {loss, all}));
+    ScheduleOptions options;
+    options.gpu = true;
+    const Plan p = verify(g, 1, 5, options);
+    EXPECT_EQ(p.steps.size(), 2u) << to_string(p);
+}
+
 // The gradient of a bias adds up while the gradient of the activation behind it is computed.
 TEST(ScheduleOracle, ColumnsOfElementsForAProduct) {
     Graph g;

@@ -58,7 +58,8 @@ void lower_layer_norm(Call& call) {
     call.give(e.convert(n.result, to_dtype(x.scalar_type())), contiguous(sizes), x.device());
     SymInts kept = sizes;
     for (std::int64_t d : dims) kept[at(d)] = 1;
-    DType st = statistics_type(x, w, b);
+    // On GPUs always the type they are computed in.
+    const DType st = x.device().is_cpu() ? statistics_type(x, w, b) : e.dtype(n.mean);
     for (ValueId s : {n.mean, n.rstd})
         call.give(e.convert(e.reshape(s, kept), st), contiguous(kept), x.device());
 }
