@@ -116,6 +116,121 @@ TEST(Nvptx, SoftmaxIsOneKernelWithABlockPerRow) {
     EXPECT_EQ(assemble(ptx.text), "");
 }
 
+constexpr const char* kLoss = R"(graph(%0 "x": bf16[512, 32000]) {
+  %1: f32[512, 32000] = convert(%0) {dtype=f32}
+  %2: f32[512] = amax(%1) {dims=(1)}
+  %3: f32[512, 32000] = broadcast(%2) {sizes=(512, 32000), dims=(0)}
+  %4: f32[512, 32000] = sub(%1, %3)
+  %5: f32[512, 32000] = exp(%4)
+  %6: f32[512] = sum(%5) {dims=(1)}
+  %7: f32[512] = log(%6)
+  %8: f32[512] = add(%7, %2)
+  return %8
+}
+)";
+
+std::size_t count(const std::string& text, std::string_view what) {
+    std::size_t n = 0;
+    for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1))
+        ++n;
+    return n;
+}
+
+// Three rows of a multiprocessor. What is greatest is found in pairs, and no exponential is put
+// together of two powers.
+TEST(Nvptx, RowsOfManyClassesStayInRegistersAsTheyLieInMemory) {
+    const Plan plan = plan_of(parse_graph(kLoss));
+    ASSERT_EQ(plan.kernels.size(), 1u);
+    const Ptx ptx = ptx_of(plan.kernels[0]);
+    EXPECT_EQ(ptx.launches[0].threads, 256U);
+    EXPECT_NE(ptx.text.find(".minnctapersm 3"), std::string::npos);
+    EXPECT_EQ(count(ptx.text, "ld.global.v4"), 16U);
+    EXPECT_EQ(count(ptx.text, "ex2.approx.ftz.f32"), 128U);
+    EXPECT_EQ(count(ptx.text, "max.NaN.bf16x2"), 15U * 4);
+    EXPECT_EQ(count(ptx.text, "min.f32"), 0U);
+    EXPECT_NE(ptx_of(plan.kernels[0], "sm_75").text.find("ex2.approx.ftz.f32"), std::string::npos);
+    if (!have_ptxas()) GTEST_SKIP() << "ptxas is not installed";
+    EXPECT_EQ(assemble(ptx.text), "");
+}
+
+// Rows that fill a thread's registers leave none for weights that are asked for early: with those
+// in between, ptxas puts a part of the row into memory.
+TEST(Nvptx, RowsAndWeightsFitIntoRegisters) {
+    const Plan plan = plan_of(parse_graph(R"(graph(%0 "x": bf16[512, 4096], %1 "y": bf16[512, 4096],
+    %2 "w": bf16[4096], %3 "b": bf16[4096]) {
+  %4: f32[512, 4096] = convert(%0) {dtype=f32}
+  %5: f32[512, 4096] = convert(%1) {dtype=f32}
+  %6: f32[512, 4096] = add(%4, %5)
+  %7: f32[512] = sum(%6) {dims=(1)}
+  %8: f32[512, 4096] = broadcast(%7) {sizes=(512, 4096), dims=(0)}
+  %9: f32[512, 4096] = sub(%6, %8)
+  %10: f32[512, 4096] = mul(%9, %9)
+  %11: f32[512] = sum(%10) {dims=(1)}
+  %12: f32[512, 4096] = broadcast(%11) {sizes=(512, 4096), dims=(0)}
+  %13: f32[512, 4096] = mul(%9, %12)
+  %14: bf16[512, 4096] = broadcast(%2) {sizes=(512, 4096), dims=(1)}
+  %15: f32[512, 4096] = convert(%14) {dtype=f32}
+  %16: bf16[512, 4096] = broadcast(%3) {sizes=(512, 4096), dims=(1)}
+  %17: f32[512, 4096] = convert(%16) {dtype=f32}
+  %18: f32[512, 4096] = mul(%13, %15)
+  %19: f32[512, 4096] = add(%18, %17)
+  %20: bf16[512, 4096] = convert(%19) {dtype=bf16}
+  return %20
+}
+)"));
+    ASSERT_EQ(plan.kernels.size(), 1u);
+    const std::string text = ptx_of(plan.kernels[0]).text;
+    // Eight of the row, and weights behind the last wait.
+    const std::size_t wait = text.rfind("bar.sync", text.find("st.global"));
+    EXPECT_EQ(count(text.substr(0, wait), "ld.global.v4"), 8U) << text;
+    EXPECT_EQ(count(text, "ld.global.v4"), 16U);
+}
+
+// Sixteen warps of a block have 32 columns together, and each a sixteenth of the rows.
+TEST(Nvptx, WarpsShareFewColumns) {
+    const Plan plan = plan_of(parse_graph(R"(graph(%0 "x": f32[256, 4096]) {
+  %1: f32[4096] = sum(%0) {dims=(0)}
+  %2: f32[4096] = neg(%1)
+  return %2
+}
+)"));
+    ASSERT_EQ(plan.kernels.size(), 1u);
+    const Ptx ptx = ptx_of(plan.kernels[0]);
+    EXPECT_EQ(ptx.launches[0].threads, 512U);
+    EXPECT_EQ(ptx.launches[0].points_per_block, 32U);
+    EXPECT_NE(ptx.text.find("bar.sync"), std::string::npos);
+    if (!have_ptxas()) GTEST_SKIP() << "ptxas is not installed";
+    EXPECT_EQ(assemble(ptx.text), "");
+}
+
+TEST(Nvptx, AMaximumIsOneInstruction) {
+    const Plan plan = plan_of(parse_graph(R"(graph(%0 "x": f32[512, 1024], %1 "y": f32[512, 1024]) {
+  %2: f32[512, 1024] = maximum(%0, %1)
+  return %2
+}
+)"));
+    const Ptx ptx = ptx_of(plan.kernels[0]), older = ptx_of(plan.kernels[0], "sm_75");
+    EXPECT_NE(ptx.text.find("max.NaN.f32"), std::string::npos);
+    EXPECT_EQ(ptx.text.find("selp"), std::string::npos);
+    EXPECT_EQ(older.text.find("max.NaN"), std::string::npos);
+}
+
+// Two numbers of 16 bits are widened out of their word, an instruction each.
+TEST(Nvptx, PairsAreWidenedOutOfTheirWords) {
+    const Plan plan = plan_of(parse_graph(R"(graph(%0 "x": bf16[512, 1024]) {
+  %1: f32[512, 1024] = convert(%0) {dtype=f32}
+  %2: f32[512, 1024] = mul(%1, %1)
+  %3: bf16[512, 1024] = convert(%2) {dtype=bf16}
+  return %3
+}
+)"));
+    const Ptx ptx = ptx_of(plan.kernels[0]);
+    EXPECT_EQ(ptx.text.find("cvt.u32.u16"), std::string::npos) << ptx.text;
+    EXPECT_NE(ptx.text.find("cvt.rn.bf16x2.f32"), std::string::npos);
+    if (!have_ptxas()) GTEST_SKIP() << "ptxas is not installed";
+    EXPECT_EQ(assemble(ptx.text), "");
+}
+
 TEST(Nvptx, ALaunchMayServeSeveralSetsOfBuffers) {
     Plan plan = plan_of(parse_graph(kSoftmax));
     Kernel kernel = plan.kernels[0];

@@ -42,6 +42,22 @@ def check(function: Callable, *inputs: torch.Tensor, **options: object) -> None:
         assert distance(result, exact) <= 2 * distance(eager, exact) + 1e-6
 
 
+@pytest.mark.parametrize("shape", [(256, 4096), (1024, 96), (64, 8, 8, 64), (128, 8192), (32, 32)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+def test_few_columns(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = (8 * torch.randn(shape, device="cuda")).to(dtype)
+    dims = tuple(range(x.dim() - 1))
+    if dtype.is_floating_point:
+        check(lambda x: x.sum(dims), x)
+        check(lambda x: x.float().var(dims), x)
+        check(lambda x: (x * 2).mean(dims) + 1, x)
+    for function in (
+        lambda x: x.amax(dims), lambda x: x.flatten(0, -2).argmin(0), lambda x: (x > 0).sum(dims),
+        lambda x: (x > 9).flatten(0, -2).any(0),
+    ):  # fmt: skip
+        assert torch.equal(ingot.compile(function, options=STRICT)(x), function(x))
+
+
 @pytest.mark.parametrize("shape", [(8192, 768), (4096, 4096), (64, 100_000), (33, 69632), (3, 70)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_sums_of_columns(shape: tuple[int, int], dtype: torch.dtype) -> None:
@@ -62,6 +78,74 @@ def test_rows_of_many_classes(classes: int, dtype: torch.dtype) -> None:
     check(lambda x: functional.layer_norm(x, x.shape[-1:]), x)
     check(lambda x: (x - x.amax(-1, keepdim=True)).exp().sum(-1), x)
     assert torch.equal(ingot.compile(lambda x: x.argmax(-1), options=STRICT)(x), x.argmax(-1))
+
+
+@pytest.mark.parametrize("classes", [100, 1000, 4096, 32000, 50257])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_extreme_numbers_in_a_softmax(classes: int, dtype: torch.dtype) -> None:
+    x = torch.randn(24, classes, device="cuda").to(dtype)
+    least, infinity = torch.finfo(dtype).min, float("inf")
+    x[1] = -infinity
+    x[2, 1:] = -infinity
+    x[3, ::2] = -infinity
+    x[4] = least
+    x[5, 1:] = least
+    x[6, 5] = float("nan")
+    x[7, -1] = infinity
+    x[8] = 0
+    x[9] *= 1000
+    x[10, :8] += 300
+    x[11] = -50.0 * torch.arange(classes, device="cuda").clamp_max(1000) / 8
+    labels = torch.randint(0, classes, (24,), device="cuda")
+
+    def losses(x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        wide = x if x.dtype == torch.float64 else x.float()
+        each = functional.cross_entropy(wide, labels, reduction="none")
+        return each, torch.logsumexp(wide, -1), wide.amax(-1), torch.log_softmax(wide, -1)
+
+    eager, exact = losses(x, labels), losses(x.double(), labels)
+    got = ingot.compile(losses, options=STRICT)(x, labels)
+    for mine, theirs, right in zip(got, eager, exact, strict=True):
+        assert torch.equal(mine.isnan(), theirs.isnan())
+        assert torch.equal(mine.isinf(), theirs.isinf())
+        plain = theirs.isfinite()
+        mine, theirs, right = mine[plain].double(), theirs[plain].double(), right[plain]
+        limit = 2 * (theirs - right).abs().max() + 1e-6 * right.abs().clamp_min(1)
+        assert ((mine - right).abs() <= limit).all()
+
+
+def test_maxima_keep_nan() -> None:
+    x = torch.randn(64, 4096, device="cuda")
+    x[3, 7], x[5], x[6, 0], x[7, -1] = float("nan"), float("-inf"), float("inf"), float("nan")
+    for y in (x, x.bfloat16(), x.half(), x.repeat(1, 8).bfloat16()):
+        for function in (
+            lambda x: x.amax(-1), lambda x: x.amin(-1), lambda x: torch.maximum(x, x.flip(0)),
+            lambda x: x.clamp(-0.5, 0.5),
+        ):  # fmt: skip
+            result = ingot.compile(function, options=STRICT)(y)
+            torch.testing.assert_close(result, function(y), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("columns", [768, 4096, 8192])
+def test_gradients_of_norms_far_from_zero(columns: int) -> None:
+    x = torch.randn(8192, columns, device="cuda") + 30
+    x[::3, 0] = 1000
+    x[1] = 7.0
+    x, g = x.bfloat16(), torch.randn(8192, columns, device="cuda").bfloat16()
+    w = torch.randn(columns, device="cuda").bfloat16()
+
+    def gradients(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, mean, rstd = torch.ops.aten.native_layer_norm(x, [columns], w, w, 1e-5)
+        found = torch.ops.aten.native_layer_norm_backward(
+            g, x, [columns], mean, rstd, w, w, [True, True, True]
+        )
+        return (*found, mean, rstd, y)
+
+    eager, exact = gradients(x, g, w), gradients(*(t.double() for t in (x, g, w)))
+    got = ingot.compile(gradients, options=STRICT)(x, g, w)
+    for mine, theirs, right in zip(got, eager, exact, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert distance(mine, right) <= 2 * distance(theirs, right) + 2e-5
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,46 @@ Value bf16_by_pairs(Shape& s, Value x) {
     return rounded;
 }
 
+unsigned lanes_in(Value v) {
+    const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(v->getType());
+    return type ? type->getNumElements() : 1;
+}
+
+/// bf16 numbers widened two at a time, of the word that both lie in: an instruction each, where a
+/// half of a word first comes into a register of its own.
+Value widened_by_words(Shape& s, Value value) {
+    const unsigned lanes = lanes_in(value);
+    Value words = s.b.CreateBitCast(value, llvm::FixedVectorType::get(s.b.getInt32Ty(), lanes / 2));
+    Value wide = llvm::PoisonValue::get(s.i32);
+    for (unsigned k = 0; k < lanes; k += 2) {
+        Value word = s.b.CreateExtractElement(words, k / 2);
+        wide = s.b.CreateInsertElement(wide, s.b.CreateShl(word, 16), k);
+        wide = s.b.CreateInsertElement(wide, s.b.CreateAnd(word, 0xffff0000u), k + 1);
+    }
+    return s.real(wide);
+}
+
+/// The same the other way: pairs are rounded into words, which are stored as they are.
+Value bf16_words(Shape& s, Value x, bool rounded) {
+    const unsigned lanes = lanes_in(x);
+    Value words =
+        llvm::PoisonValue::get(llvm::FixedVectorType::get(s.b.getInt32Ty(), lanes / 2));
+    for (unsigned k = 0; k < lanes; k += 2) {
+        Value low = s.b.CreateExtractElement(x, k), high = s.b.CreateExtractElement(x, k + 1);
+        Value both = nullptr;
+        if (rounded) {
+            low = s.b.CreateBitCast(low, s.b.getInt32Ty());
+            high = s.b.CreateBitCast(high, s.b.getInt32Ty());
+            both = s.b.CreateOr(s.b.CreateLShr(low, 16), s.b.CreateAnd(high, 0xffff0000u));
+        } else {
+            both = s.b.CreateIntrinsic(llvm::Intrinsic::nvvm_ff2bf16x2_rn, {}, {high, low});
+            both = s.b.CreateBitCast(both, s.b.getInt32Ty());
+        }
+        words = s.b.CreateInsertElement(words, both, k / 2);
+    }
+    return s.b.CreateBitCast(words, s.i16);
+}
+
 /// The f32 bits of x rounded to bf16: the upper 16 count, the lower 16 are not cleared.
 Value bf16_upper_bits(Shape& s, Value x) {
     if (s.pairs && x->getType()->isVectorTy()) return bf16_by_pairs(s, x);
@@ -179,6 +219,8 @@ Value from_memory(MathContext& context, Value value, DType dtype) {
         case DType::Bool:
             return s.b.CreateICmpNE(value, llvm::Constant::getNullValue(value->getType()));
         case DType::BF16:
+            if (context.target.is_gpu() && lanes_in(value) % 2 == 0)
+                return widened_by_words(s, value);
             return s.real(s.b.CreateShl(s.b.CreateZExt(value, s.i32), s.i(16)));
         case DType::F16:
             return s.b.CreateFPExt(s.b.CreateBitCast(value, s.f16), s.f32);
@@ -199,6 +241,8 @@ Value to_memory(MathContext& context, Value value, DType dtype, bool rounded) {
         case DType::Bool:
             return s.b.CreateZExt(value, s.i8);
         case DType::BF16: {
+            if (lanes_in(value) % 2 == 0 && (rounded ? s.bf16 != nullptr : s.pairs))
+                return bf16_words(s, value, rounded);
             Value bits = rounded ? s.bits(value) : bf16_upper_bits(s, value);
             return s.b.CreateTrunc(s.b.CreateLShr(bits, s.i(16)), s.i16);
         }

@@ -16,7 +16,9 @@
 #include "codegen/llvm/gpu_mapping.h"
 #include "codegen/llvm/gpu_module.h"
 #include "codegen/llvm/gpu_reduce.h"
+#include "codegen/llvm/math.h"
 #include "codegen/llvm/quick_forms.h"
+#include "codegen/llvm/summed_exponentials.h"
 #include "ir/error.h"
 
 namespace ingot::codegen {
@@ -25,11 +27,10 @@ namespace {
 
 constexpr unsigned kShared = 3, kGlobal = 1;  // address spaces
 constexpr std::int64_t kSharedBytes = 96 << 10;
-// Threads of a multiprocessor, at least: of runs, of rows in few pieces a thread, of long rows.
-constexpr unsigned kThreadsOfRuns = 1152, kThreadsOfPieces = 768, kThreadsOfLong = 1024;
 constexpr unsigned kChunks = 4;                 // of rows copied at odd places, of a thread at once
 constexpr int kOverlapping = 90;                // capability from which on kernels may overlap
 constexpr unsigned kMostAhead = 8;              // accesses that later phases ask for early
+constexpr std::int64_t kAccessBytes = 16;       // of one, at most
 constexpr std::uint64_t kBufferAlignment = 16;  // of every buffer: programs see to it
 
 class GpuNestEmitter {
@@ -45,6 +46,8 @@ class GpuNestEmitter {
           index_(b_),
           map_(map_to_gpu(kernel, nest_, index_, form)) {
         context_.quick_math = writes_narrow(kernel, nest);
+        // Quick ones are quicker still.
+        if (!context_.quick_math) beside_one_ = exponentials_beside_one(nest_);
         // As eager's own kernels are compiled: a product and a sum are rounded once.
         llvm::FastMathFlags fused;
         fused.setAllowContract(context_.quick_math);
@@ -80,6 +83,10 @@ class GpuNestEmitter {
         if (map_.groups() > 1) {
             IrValue groups = b_.getInt64(map_.groups());
             IrValue own = map_.group == 1 ? thread_ : b_.CreateUDiv(thread_, number(map_.group));
+            if (map_.parts > 1) {
+                own = b_.CreateURem(thread_, groups);
+                part_ = b_.CreateUDiv(thread_, groups);
+            }
             lane_ = map_.group == 1 ? b_.getInt64(0) : b_.CreateURem(thread_, number(map_.group));
             first = b_.CreateAdd(b_.CreateMul(block, groups), own);
             step = b_.CreateMul(blocks, groups);
@@ -121,7 +128,23 @@ class GpuNestEmitter {
         of_row_.clear();
         for (std::size_t p = 0; p < nest_.phases.size(); ++p) results_.push_back(emit_phase(p));
         // The next point overwrites what this one keeps in shared memory.
-        if (map_.rows) barrier();
+        if (map_.rows && !takes_turns()) barrier();
+    }
+
+    // Whether a run's points keep nothing in shared memory but what threads exchange, and no thread
+    // writes that before all have read what lay there: an exchange of two in each point has all
+    // threads wait between the other one's reading and its next writing, one alone takes places by
+    // turns.
+    bool takes_turns() const { return run_ && launch_.shared_bytes.is(0); }
+    // The place's number where it does.
+    IrValue turn() {
+        if (!takes_turns() || exchanges() != 1) return nullptr;
+        return b_.CreateAnd(index_.scalar(run_->var), b_.getInt64(1));
+    }
+    std::ptrdiff_t exchanges() const {
+        return std::ranges::count_if(nest_.phases, [](const Phase& p) {
+            return !p.loops.empty() && !p.reductions.empty();
+        });
     }
 
     // Neighbouring threads take neighbouring chunks of rows; a thread has several, a block's width
@@ -184,6 +207,7 @@ class GpuNestEmitter {
             emit_point();
             index_.leave_scope();
         });
+        if (takes_turns()) barrier();
         if (map_.single)
             for (const Phase& p : nest_.phases)
                 for (piece_ = 0; piece_ < map_.each; ++piece_) store_sums(p);
@@ -198,22 +222,22 @@ class GpuNestEmitter {
         llvm::Type* type = nullptr;
     };
 
-    // What phases read of each row and nobody writes.
+    // What phases read of each row and nobody writes, elements and numbers that a row has once.
     std::vector<Ahead> rows_ahead() {
         std::vector<Ahead> found;
         std::set<std::pair<std::int32_t, const ExprNode*>> seen;
         for (const Phase& p : nest_.phases) {
             if (p.loops.size() != 1 || has_bound(p)) continue;
             for (const Inst& i : p.insts) {
-                if (i.kind != InstKind::Load || i.mask != kNone || !contains(i.offset, run_->var) ||
-                    !contains(i.offset, p.loops[0].var))
+                if (i.kind != InstKind::Load || i.mask != kNone || !contains(i.offset, run_->var))
                     continue;
                 const KernelBuffer& buffer = kernel_.buffers[static_cast<std::size_t>(i.buffer)];
                 if (buffer.written || !is_plain(buffer.dtype)) continue;
                 if (!seen.insert({i.buffer, common(p, i.offset).node()}).second) continue;
+                const unsigned lanes = contains(i.offset, p.loops[0].var) ? map_.lanes : 1;
                 for (unsigned k = 0; k < map_.each && found.size() < kMostAhead; ++k) {
                     llvm::Type* type =
-                        with_lanes(storage_type(b_.getContext(), buffer.dtype), map_.lanes);
+                        with_lanes(storage_type(b_.getContext(), buffer.dtype), lanes);
                     found.push_back({&p, &i, k, entry_alloca(b_, type, "ahead"), type});
                 }
             }
@@ -326,12 +350,7 @@ class GpuNestEmitter {
         // Tells ptxas how many registers a thread may take: rows that wait for memory and for each
         // other need company.
         annotate_kernel(*function_, "maxntidx", map_.threads);
-        if (map_.single && (run_ || map_.each > 1)) {
-            const unsigned company = run_             ? kThreadsOfRuns
-                                     : map_.as_stored ? kThreadsOfLong
-                                                      : kThreadsOfPieces;
-            annotate_kernel(*function_, "minctasm", std::max(1u, company / map_.threads));
-        }
+        if (map_.resident > 0) annotate_kernel(*function_, "minctasm", map_.resident);
         b_.SetInsertPoint(llvm::BasicBlock::Create(c, "entry", function_));
     }
 
@@ -546,9 +565,16 @@ class GpuNestEmitter {
         const Phase& phase = nest_.phases[number_of_phase];
         const bool together = map_.rows && !phase.loops.empty();
         const unsigned lanes = together ? map_.lanes : 1;
+        // What is stored last of a row's numbers is one warp's to compute: the others are done.
+        if (map_.rows && !together && !run_ && map_.group > kWarp && phase.reductions.empty() &&
+            number_of_phase + 1 == nest_.phases.size()) {
+            emit_if(b_, b_.CreateICmpULT(lane_, number(kWarp)),
+                    [&] { emit_loop(phase, together, lanes); });
+            return {};
+        }
         std::vector<Partial> results = together && map_.single ? emit_pieces(number_of_phase)
                                                                : emit_loop(phase, together, lanes);
-        if (together) GroupReduction(context_, module_, map_, thread_).run(phase, results);
+        if (together) GroupReduction(context_, module_, map_, thread_).run(phase, results, turn());
         if (map_.rows && read_later(number_of_phase)) barrier();
         return results;
     }
@@ -596,16 +622,26 @@ class GpuNestEmitter {
             compute_piece(phase, bodies.emplace_back(body_of(phase)));
             for (std::size_t r = 0; r < phase.reductions.size(); ++r) {
                 const Reduction& reduction = phase.reductions[r];
-                Partial next = piece_of(reduction, bodies.back(), active);
+                const Inst* stored = extremum_as_stored(phase, reduction);
+                Partial next =
+                    stored ? Partial{Lanes{words_of_piece(phase, reduction, *stored, active)}}
+                           : piece_of(reduction, bodies.back(), active);
                 if (piece_ == 0)
                     results.push_back(next);
+                else if (stored)
+                    results[r].value.re = extremum_of_words(
+                        reduction, *stored, results[r].value.re, next.value.re);
                 else
                     results[r] = combine(context_, reduction, results[r], next);
             }
             leave_piece();
         }
-        for (std::size_t r = 0; r < results.size(); ++r)
+        for (std::size_t r = 0; r < results.size(); ++r) {
+            if (const Inst* stored = extremum_as_stored(phase, phase.reductions[r]))
+                results[r].value.re =
+                    from_storage(context_, type_of(*stored), results[r].value.re);
             results[r] = across_lanes(context_, phase.reductions[r], results[r]);
+        }
         if (!results.empty()) ask_ahead(number_of_phase);
         for (piece_ = 0; piece_ < map_.each; ++piece_) store_piece(phase, bodies[piece_]);
         return results;
@@ -631,11 +667,21 @@ class GpuNestEmitter {
         index_.leave_scope();
     }
 
+    void emit_inst(const Phase& phase, BodyEmitter& body, InstId i) {
+        const auto number_of_phase = static_cast<std::size_t>(&phase - nest_.phases.data());
+        if (!beside_one_.empty() && beside_one_[number_of_phase][i]) {
+            MathContext math{b_, context_.target};
+            IrValue x = body.value(phase.insts[i].operands[0]).re;
+            body.preset(i, {emit_exp_beside_one(math, x)});
+        }
+        body.emit(i);
+    }
+
     void compute_piece(const Phase& phase, BodyEmitter& body) {
         for (InstId i = 0; i < phase.insts.size(); ++i) {
             const Inst& inst = phase.insts[i];
             if (inst.kind != InstKind::Load) {
-                body.emit(i);
+                emit_inst(phase, body, i);
                 continue;
             }
             if (const Lanes* before = of_row(inst)) {
@@ -664,14 +710,56 @@ class GpuNestEmitter {
         }
     }
 
-    // What the body gives to a reduction, in lanes.
+    DType type_of(const Inst& load) const {
+        return kernel_.buffers[static_cast<std::size_t>(load.buffer)].dtype;
+    }
+    // The load that a maximum or minimum is of, where its elements are at hand as they lie in
+    // memory: the greatest of them is the greatest widened one, and two are compared at a time.
+    const Inst* extremum_as_stored(const Phase& phase, const Reduction& r) const {
+        if (!map_.as_stored || map_.lanes % 2 != 0 || context_.target.gpu_capability() < 80 ||
+            (r.op != ReduceOp::Max && r.op != ReduceOp::Min) || r.dtype != DType::F32 ||
+            has_bound(phase))
+            return nullptr;
+        const Inst* i = &phase.insts[r.value];
+        while (i->kind == InstKind::Prim && i->prim == Prim::Convert && i->dtype == DType::F32)
+            i = &phase.insts[i->operands[0]];
+        const bool plain = i->kind == InstKind::Load && is_reduced_float(type_of(*i)) &&
+                           stays_narrow(*i) && contains(i->offset, phase.loops[0].var);
+        return plain ? i : nullptr;
+    }
+    IrValue words_of_piece(const Phase& phase, const Reduction& r, const Inst& load,
+                           IrValue active) {
+        IrValue raw = kept_.at({load.buffer, common(phase, load.offset).node(), piece_}).value.re;
+        if (!active) return raw;
+        const std::uint64_t infinity = type_of(load) == DType::BF16 ? 0x7f80 : 0x7c00;
+        const std::uint64_t none = r.op == ReduceOp::Max ? infinity | 0x8000 : infinity;
+        return b_.CreateSelect(active, raw, llvm::ConstantInt::get(raw->getType(), none));
+    }
+    IrValue extremum_of_words(const Reduction& r, const Inst& load, IrValue x, IrValue y) {
+        std::string code = r.op == ReduceOp::Max ? "max.NaN." : "min.NaN.";
+        code += type_of(load) == DType::BF16 ? "bf16x2" : "f16x2";
+        llvm::Type* word = b_.getInt32Ty();
+        auto* type = llvm::FunctionType::get(word, {word, word}, false);
+        auto* both = llvm::InlineAsm::get(type, code + " $0, $1, $2;", "=r,r,r", false);
+        auto* words = llvm::FixedVectorType::get(word, map_.lanes / 2);
+        IrValue p = b_.CreateBitCast(x, words), q = b_.CreateBitCast(y, words);
+        for (unsigned k = 0; k < map_.lanes / 2; ++k) {
+            IrValue pair = b_.CreateCall(
+                both, {b_.CreateExtractElement(p, k), b_.CreateExtractElement(q, k)});
+            p = b_.CreateInsertElement(p, pair, k);
+        }
+        return b_.CreateBitCast(p, x->getType());
+    }
+
+    // What the body gives to a reduction, in lanes; one number where registers are short.
     Partial piece_of(const Reduction& r, const BodyEmitter& body, IrValue active) {
         Partial next = value_of(r, body);
         next.value = splat(b_, next.value, map_.lanes);
         if (next.index) next.index = splat(b_, next.index, map_.lanes);
+        if (map_.as_stored) next = across_lanes(context_, r, next);
         if (!active) return next;
         std::vector<IrValue> parts;
-        map_parts(identity(context_, r, map_.lanes),
+        map_parts(identity(context_, r, map_.as_stored ? 1 : map_.lanes),
                   [&](IrValue v) { return parts.emplace_back(v); });
         std::size_t k = 0;
         return map_parts(next, [&](IrValue v) { return b_.CreateSelect(active, v, parts[k++]); });
@@ -696,9 +784,11 @@ class GpuNestEmitter {
     }
 
     // What later phases read of memory that the kernel does not write is on its way while the
-    // threads wait for each other.
+    // threads wait for each other, as far as the rows leave registers for it.
     void ask_ahead(std::size_t number_of_phase) {
         const Expr var = nest_.phases[number_of_phase].loops[0].var;
+        const std::int64_t left = (kRowBytes - map_.held) / kAccessBytes;
+        const unsigned most = run_ ? kMostAhead : static_cast<unsigned>(std::clamp<std::int64_t>(left, 0, kMostAhead));
         unsigned asked = 0;
         for (std::size_t q = number_of_phase + 1; q < nest_.phases.size(); ++q) {
             const Phase& later = nest_.phases[q];
@@ -710,7 +800,7 @@ class GpuNestEmitter {
                     continue;
                 const KernelBuffer& buffer = kernel_.buffers[static_cast<std::size_t>(load.buffer)];
                 if (buffer.written || !is_plain(buffer.dtype)) continue;
-                for (piece_ = 0; piece_ < map_.each && asked < kMostAhead; ++piece_) {
+                for (piece_ = 0; piece_ < map_.each && asked < most; ++piece_) {
                     if (kept(later, load)) continue;
                     enter_piece(later);
                     keep(later, load.buffer, load.offset, {load_raw(later, load)}, true);
@@ -729,7 +819,7 @@ class GpuNestEmitter {
         const auto at_point = [&] {
             for (InstId i = 0; i < phase.insts.size(); ++i)
                 if (const Lanes* before = of_row(phase.insts[i])) body.preset(i, *before);
-            body.emit_all();
+            for (InstId i = 0; i < phase.insts.size(); ++i) emit_inst(phase, body, i);
             for (std::size_t r = 0; r < phase.reductions.size(); ++r) {
                 Partial next = value_of(phase.reductions[r], body);
                 sums.add(r, map_parts(next, [&](IrValue v) { return splat(b_, v, wide); }),
@@ -740,9 +830,16 @@ class GpuNestEmitter {
         if (phase.loops.empty()) {
             at_point();
         } else {
-            const Expr extent = extent_of(phase.loops);
-            IrValue begin = together ? lane_ : b_.getInt64(0);
+            Expr extent = extent_of(phase.loops);
+            IrValue begin = together ? lane_ : b_.getInt64(0), end = nullptr;
             IrValue step = number(together ? map_.group : 1);
+            if (part_) {
+                extent = floor_div(extent, static_cast<int>(map_.parts));
+                begin = b_.CreateMul(part_, index_.scalar(extent));
+                end = b_.CreateAdd(begin, index_.scalar(extent));
+            } else {
+                end = index_.scalar(extent);
+            }
             // A thread alone asks for several elements before it needs the first.
             unsigned copies = 1;
             if (!together && extent.is_constant())
@@ -753,7 +850,7 @@ class GpuNestEmitter {
                 begin = b_.CreateMul(begin, number(lanes));
                 step = number(static_cast<std::uint64_t>(map_.group) * lanes);
             }
-            stride_loop("inner", begin, index_.scalar(extent), step, [&](IrValue flat) {
+            stride_loop("inner", begin, end, step, [&](IrValue flat) {
                 for (unsigned k = 0; k < copies; ++k) {
                     index_.enter_scope();
                     if (lanes > 1) index_.set_vector(phase.loops.back().var, lanes, lanes);
@@ -769,6 +866,8 @@ class GpuNestEmitter {
             Partial p = sums.get(r);
             results.push_back(lanes > 1 ? across_lanes(context_, phase.reductions[r], p) : p);
         }
+        if (part_ && !results.empty())
+            GroupReduction(context_, module_, map_, thread_).run_parts(phase, results);
         return results;
     }
 
@@ -782,7 +881,10 @@ class GpuNestEmitter {
                 else
                     body.store(s);
         };
-        if (map_.rows && !together) {
+        if (part_) {
+            for (const Store& s : phase.stores) index_.scalar(s.offset);
+            emit_if(b_, b_.CreateICmpEQ(part_, b_.getInt64(0)), all);
+        } else if (map_.rows && !together) {
             for (const Store& s : phase.stores)
                 if (stays(s)) of_row_[{s.buffer, s.offset.node()}] = rounded(s, body);
             // Later phases share what is computed here, so that all threads compute it.
@@ -858,7 +960,9 @@ class GpuNestEmitter {
     std::vector<std::vector<Partial>> results_;  // by phase
     IrValue thread_ = nullptr;                   // of the block
     IrValue lane_ = nullptr;                     // among those that share its point
+    IrValue part_ = nullptr;                     // of its columns' rows; null: all
     std::optional<Expr> nest_variable_;          // the phases' loop variables under one name
+    std::vector<std::vector<bool>> beside_one_;  // see summed_exponentials.h; empty: none
     std::vector<bool> in_registers_;             // by buffer: scratch rows without memory
     // What adds up over a run, by store and piece; numbers of the row, by place.
     std::map<std::pair<const Store*, unsigned>, std::pair<IrValue, llvm::Type*>> sums_;

@@ -154,6 +154,15 @@ class FloatPrims {
         return MathOps(m, type_).quick_div(x, y);
     }
 
+    // GPUs have an instruction for it that keeps NaN, from compute capability 8.0 on.
+    IrValue extremum(IrValue x, IrValue y, bool maximum) {
+        const bool instruction = c_.target.is_gpu() && type_->getScalarType()->isFloatTy() &&
+                                 c_.target.gpu_capability() >= 80;
+        if (!instruction) return emit_extremum(b, x, y, maximum, true);
+        return b.CreateBinaryIntrinsic(
+            maximum ? llvm::Intrinsic::maximum : llvm::Intrinsic::minimum, x, y);
+    }
+
     IrValue special() {
         std::vector<IrValue> operands = x_;
         if (call_.prim == Prim::Polygamma)
@@ -266,9 +275,9 @@ class FloatPrims {
             case Prim::Copysign:
                 return copysign(x, y);
             case Prim::Maximum:
-                return emit_extremum(b, x, y, true, true);
+                return extremum(x, y, true);
             case Prim::Minimum:
-                return emit_extremum(b, x, y, false, true);
+                return extremum(x, y, false);
             case Prim::Fmax:
                 return sel(b.CreateOr(b.CreateFCmpOLT(x, y), is_nan(x)), y, x);
             case Prim::Fmin:
@@ -292,7 +301,7 @@ class FloatPrims {
             case Prim::Fma:
                 return b.CreateIntrinsic(llvm::Intrinsic::fma, {type_}, {x, y, z});
             case Prim::Clamp:
-                return emit_extremum(b, emit_extremum(b, x, y, true, true), z, false, true);
+                return extremum(extremum(x, y, true), z, false);
             case Prim::Lerp: {
                 IrValue span = b.CreateFSub(y, x);
                 IrValue low = b.CreateFAdd(x, b.CreateFMul(z, span));

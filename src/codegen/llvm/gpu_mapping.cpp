@@ -11,10 +11,17 @@ constexpr std::int64_t kShortLoop = 64;     // below this a thread walks a phase
 constexpr unsigned kMostThreads = 1024;     // of a block
 constexpr std::int64_t kBusy = 132 * 1024;  // threads that keep a large GPU busy
 constexpr unsigned kVectorBytes = 16;
-constexpr std::int64_t kRowBytes = 128;  // of rows that a thread keeps in registers
 // Threads with many registers, or that walk loops, fill a multiprocessor better in small blocks.
 // Others are done so soon that small blocks could not be started fast enough (0.8 in a nanosecond).
 constexpr unsigned kThreadsOfBusy = 128;
+// Threads of a multiprocessor, at least, for rows in few pieces a thread and for runs: of one piece
+// a thread, or of elements that fill as many registers as two.
+constexpr unsigned kThreadsOfPieces = 768, kThreadsOfRuns = 1152, kThreadsOfWideRuns = 576;
+constexpr unsigned kElementsOfRuns = 8;    // of a thread, up to which it is one piece
+constexpr std::int64_t kWideRuns = 256;    // pieces from which on threads of runs have two
+constexpr unsigned kMostParts = 16, kLeastParts = 4;  // warps of a block that share columns
+constexpr std::int64_t kRowsOfPart = 8;               // each, at least
+constexpr std::int64_t kRegisters = 65536, kWorkingRegisters = 20;  // of a multiprocessor, a thread
 constexpr std::ptrdiff_t kManyLoads = 5;
 
 class Mapper {
@@ -32,6 +39,10 @@ class Mapper {
             choose_points(m, columns ? kBusy / 4 : kBusy);
         if (!m.rows && form_.threads != 0) m.threads = form_.threads;
         if (!m.rows && m.lanes == 1) choose_copies(m);
+        if (columns && m.lanes == 1 && parts_of_columns() > 1) {
+            m.parts = parts_of_columns();
+            m.threads = kWarp * m.parts;
+        }
         return m;
     }
 
@@ -57,9 +68,8 @@ class Mapper {
     // there are points enough for a thread each.
     bool walks_columns() {
         const Expr points = extent_of(nest_.loops);
-        if (nest_.loops.empty() || !points.is_constant() || points.constant() < kBusy / 8 ||
-            has_scratch())
-            return false;
+        if (nest_.loops.empty() || !points.is_constant() || has_scratch()) return false;
+        if (points.constant() < kBusy / 8 && parts_of_columns() == 1) return false;
         const auto stride = [&](const Inst& i, Expr var) {
             index_.set_vector(var, 2, 2);
             const auto found = index_.lane_stride(i.offset);
@@ -79,6 +89,26 @@ class Mapper {
             }
         }
         return across;
+    }
+
+    // Warps that share columns where there are few of them, and rows enough for all.
+    unsigned parts_of_columns() const {
+        if (nest_.phases.empty()) return 1;
+        const Expr points = extent_of(nest_.loops);
+        const Phase& walk = nest_.phases[0];
+        if (form_.threads != 0 || !points.is_constant() || points.constant() % kWarp != 0 ||
+            has_scratch() || walk.loops.empty() || walk.reductions.empty() || !walk.stores.empty())
+            return 1;
+        for (const Phase& p : nest_.phases)
+            if (&p != &walk && !(p.loops.empty() && p.reductions.empty())) return 1;
+        const Expr rows = extent_of(walk.loops);
+        if (!rows.is_constant()) return 1;
+        unsigned parts = 1;
+        while (parts < kMostParts && rows.constant() % (2 * parts) == 0 &&
+               rows.constant() / (2 * parts) >= kRowsOfPart &&
+               points.constant() * 2 * parts <= kBusy)
+            parts *= 2;
+        return parts >= kLeastParts ? parts : 1;
     }
 
     // By instruction, whether it is the same for all elements along the vector. What is added up
@@ -213,6 +243,21 @@ class Mapper {
     }
 
     void choose_row(GpuMapping& m) {
+        lay_row(m);
+        if (m.single) m.held = m.each * bytes_of_piece(m.lanes);
+        if (!m.single || !(has_run() || m.each > 1)) return;
+        if (m.as_stored && !has_run()) {
+            m.resident = static_cast<unsigned>(rows_at_once(m.threads, m.each, m.lanes));
+        } else {
+            const unsigned threads = !has_run()                          ? kThreadsOfPieces
+                                     : m.each * m.lanes > kElementsOfRuns ? kThreadsOfWideRuns
+                                                                          : kThreadsOfRuns;
+            m.resident = threads / m.threads;
+        }
+        m.resident = std::max(1u, m.resident);
+    }
+
+    void lay_row(GpuMapping& m) {
         m.threads = m.group = form_.threads != 0 ? form_.threads : 256;
         // Only rows of one length, walked by one loop, are cut into pieces.
         std::int64_t row = 0;
@@ -228,10 +273,11 @@ class Mapper {
         if (!equal) return;
         m.lanes = row_lanes(row);
         const std::int64_t pieces = row / m.lanes;
-        const std::int64_t few = form_.each != 0 ? form_.each : pieces_in_registers(m.lanes);
-        const auto whole = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
+        const std::int64_t own = bytes_of_piece(m.lanes);
+        std::int64_t few = form_.each != 0 ? form_.each : std::clamp<std::int64_t>(kRowBytes / own, 1, 8);
         // Long rows (the logits of many classes) are read once if a block's registers hold one.
         const bool is_long = pieces > kMostThreads;
+        if (is_long && form_.each == 0) few = pieces_of_long(pieces, few, m.lanes);
         if (is_long && (has_run() || m.lanes == 1 || whole(pieces, few) > kMostThreads)) {
             m.threads = m.group = form_.threads != 0 ? form_.threads : 512;
             return;
@@ -241,7 +287,7 @@ class Mapper {
         if (is_long) {
             m.as_stored = true;
             m.each = static_cast<unsigned>(few);
-            m.threads = m.group = static_cast<unsigned>(whole(whole(pieces, few), kWarp) * kWarp);
+            m.threads = m.group = threads_for(pieces, few);
             return;
         }
         // A warp alone waits for nobody; several pieces of a thread are asked for at once.
@@ -252,17 +298,46 @@ class Mapper {
             m.each = static_cast<unsigned>(warp);
             return;
         }
-        if (!has_run())
+        if (has_run()) {
+            // Fewer warps exchange what they have added up with fewer steps.
+            m.each = pieces > kWideRuns && reduces() ? 2 : 1;
+            m.as_stored = m.each > 1;
+        } else {
             m.each = static_cast<unsigned>(
                 form_.each != 0 ? few
                                 : std::clamp<std::int64_t>(whole(pieces, 4 * kWarp), 1,
                                                            std::min<std::int64_t>(few, 4)));
-        m.threads = m.group = static_cast<unsigned>(whole(whole(pieces, m.each), kWarp) * kWarp);
+        }
+        m.threads = m.group = threads_for(pieces, m.each);
     }
 
-    // Pieces that a thread can hold of all rows the phases read: of what each row has of its own.
-    // What all rows read (a norm's weights) is not held from phase to phase.
-    std::int64_t pieces_in_registers(unsigned lanes) const {
+    static std::int64_t whole(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+    static unsigned threads_for(std::int64_t pieces, std::int64_t each) {
+        return static_cast<unsigned>(whole(whole(pieces, each), kWarp) * kWarp);
+    }
+
+    bool reduces() const {
+        return std::ranges::any_of(nest_.phases, [](const Phase& p) {
+            return !p.loops.empty() && !p.reductions.empty();
+        });
+    }
+
+    // Long rows that a multiprocessor's registers hold at once.
+    std::int64_t rows_at_once(unsigned threads, std::int64_t each, unsigned lanes) const {
+        return kRegisters / (threads * (each * bytes_of_piece(lanes) / 4 + kWorkingRegisters));
+    }
+    // Twice as many pieces a thread where more rows fit then: fewer threads need fewer registers
+    // to work with.
+    std::int64_t pieces_of_long(std::int64_t pieces, std::int64_t few, unsigned lanes) const {
+        const auto rows = [&](std::int64_t each) {
+            return rows_at_once(threads_for(pieces, each), each, lanes);
+        };
+        return rows(2 * few) > rows(few) ? 2 * few : few;
+    }
+
+    // Bytes of a piece of all rows the phases read: of what each row has of its own. What all rows
+    // read (a norm's weights) is not held from phase to phase.
+    std::int64_t bytes_of_piece(unsigned lanes) const {
         std::vector<std::int32_t> seen;
         std::int64_t of_piece = 0;
         for (const Phase& p : nest_.phases) {
@@ -283,7 +358,7 @@ class Mapper {
                     of_piece += static_cast<std::int64_t>(lanes) * bytes(type);
                 }
         }
-        return std::clamp<std::int64_t>(kRowBytes / std::max<std::int64_t>(of_piece, 1), 1, 8);
+        return std::max<std::int64_t>(of_piece, 1);
     }
 
     unsigned row_lanes(std::int64_t row) {

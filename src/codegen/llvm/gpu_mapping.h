@@ -3,7 +3,7 @@
 //
 // - Points: a thread for each `lanes` neighbouring outer points; phases have no loops, or some that
 //   a thread walks alone: short ones, and those across columns, where neighbouring outer points are
-//   neighbours in memory.
+//   neighbours in memory. `parts`: warps of a block walk parts of few columns.
 // - Runs: rows, of which the same threads take several one after another.
 // - Rows: a warp or a block for each outer point; its threads take the elements of the phases'
 //   loops side by side, `lanes` at a time. `single`: each thread has at most `each` such pieces,
@@ -26,10 +26,14 @@ struct GpuMapping {
     unsigned each = 1;        // single: pieces of a thread, the group's width apart
     std::int64_t pieces = 0;  // single: of a row; threads beyond it are idle
     bool as_stored = false;   // single: pieces stay as they lie in memory, where that is narrower
-    unsigned groups() const { return threads / group; }  // of a block
+    std::int64_t held = 0;    // single: bytes that a thread keeps of its rows
+    unsigned resident = 0;    // blocks that a multiprocessor is to hold at once; 0: as it comes
+    unsigned parts = 1;  // points: warps that share theirs, each with a part of the phase's loop
+    unsigned groups() const { return threads / group / parts; }  // of a block
 };
 
 constexpr unsigned kWarp = 32;
+constexpr std::int64_t kRowBytes = 128;  // of rows that a thread keeps in registers, but long ones
 
 /// The product of the loops' extents.
 Expr extent_of(const std::vector<Loop>& loops);

@@ -3,6 +3,9 @@
 
 #include <llvm/IR/IntrinsicsNVPTX.h>
 
+#include <algorithm>
+#include <bit>
+
 #include "codegen/llvm/emit_memory.h"
 
 namespace ingot::codegen {
@@ -11,6 +14,7 @@ namespace {
 
 constexpr unsigned kShared = 3;    // address space
 constexpr unsigned kFewWarps = 4;  // whose results every thread combines by itself
+constexpr std::size_t kTogether = 4;  // numbers of one access
 
 }  // namespace
 
@@ -21,70 +25,149 @@ void emit_group_barrier(llvm::IRBuilder<>& b, const GpuMapping& map) {
         b.CreateIntrinsic(llvm::Intrinsic::nvvm_bar_warp_sync, {}, {b.getInt32(0xffffffffu)});
 }
 
-void GroupReduction::run(const Phase& phase, std::vector<Partial>& partials) {
+void GroupReduction::run(const Phase& phase, std::vector<Partial>& partials, IrValue turn) {
     if (partials.empty()) return;
     for (std::size_t r = 0; r < partials.size(); ++r)
         partials[r] = butterfly(phase.reductions[r], partials[r]);
     const unsigned warps = map_.group / kWarp;
     if (warps == 1) return;
-    std::vector<std::pair<llvm::GlobalVariable*, llvm::Type*>> slots;
     IrValue lane = b_.CreateURem(thread_, number(kWarp)),
             warp = b_.CreateUDiv(thread_, number(kWarp));
-    for (Partial& p : partials)
-        map_parts(p, [&](IrValue v) { return slots.push_back(slot(v)), v; });
-    emit_if(b_, b_.CreateICmpEQ(lane, b_.getInt64(0)), [&] {
-        std::size_t k = 0;
-        for (Partial& p : partials)
-            map_parts(p, [&](IrValue v) {
-                if (v->getType()->isIntegerTy(1)) v = b_.CreateZExt(v, b_.getInt8Ty());
-                b_.CreateStore(v, b_.CreateGEP(slots[k].second, slots[k].first, warp));
-                ++k;
-                return v;
-            });
-    });
+    std::vector<IrValue> parts;
+    for (const Partial& p : partials) map_parts(p, [&](IrValue v) { return parts.emplace_back(v); });
+    const Slots slots = place(parts, turn ? 2 * warps : warps);
+    const auto of_warp = [&](IrValue w) -> IrValue {
+        return turn ? b_.CreateAdd(w, b_.CreateMul(turn, number(warps))) : w;
+    };
+    emit_if(b_, b_.CreateICmpEQ(lane, b_.getInt64(0)),
+            [&] { store(slots, parts, of_warp(warp)); });
     emit_group_barrier(b_, map_);
-    std::size_t k = 0;
-    for (std::size_t r = 0; r < partials.size(); ++r) {
-        const std::size_t first = k;
-        const Reduction& reduction = phase.reductions[r];
-        const auto load = [&](IrValue which) {
-            k = first;
-            return map_parts(partials[r], [&](IrValue v) -> IrValue {
-                auto [variable, type] = slots[k++];
-                IrValue x = b_.CreateLoad(type, b_.CreateGEP(type, variable, which));
-                return v->getType()->isIntegerTy(1) ? b_.CreateICmpNE(x, b_.getInt8(0)) : x;
-            });
-        };
-        if (warps > kFewWarps) {
-            // Lanes beyond the warps repeat none.
-            IrValue real = b_.CreateICmpULT(lane, number(warps));
-            Partial one = load(b_.CreateSelect(real, lane, b_.getInt64(0)));
-            std::vector<IrValue> parts;
-            map_parts(identity(c_, reduction, 1), [&](IrValue v) { return parts.emplace_back(v); });
-            std::size_t n = 0;
-            one = map_parts(one, [&](IrValue v) { return b_.CreateSelect(real, v, parts[n++]); });
-            partials[r] = butterfly(reduction, one);
-            continue;
+    const auto found_by = [&](IrValue w) {
+        const std::vector<IrValue> loaded = load(slots, parts, of_warp(w));
+        std::size_t k = 0;
+        std::vector<Partial> found;
+        for (const Partial& p : partials)
+            found.push_back(map_parts(p, [&](IrValue) { return loaded[k++]; }));
+        return found;
+    };
+    if (warps <= kFewWarps) {
+        std::vector<Partial> total = found_by(number(0));
+        for (unsigned w = 1; w < warps; ++w) {
+            const std::vector<Partial> next = found_by(number(w));
+            for (std::size_t r = 0; r < total.size(); ++r)
+                total[r] = combine(c_, phase.reductions[r], total[r], next[r]);
         }
-        Partial total = load(b_.getInt64(0));
-        for (unsigned w = 1; w < warps; ++w) total = combine(c_, reduction, total, load(number(w)));
-        partials[r] = total;
+        partials = total;
+        return;
+    }
+    // As many neighbouring lanes as there are warps; those beyond the last warp have none.
+    const unsigned width = std::bit_ceil(warps);
+    IrValue mine = b_.CreateAnd(lane, number(width - 1));
+    IrValue real = width == warps ? nullptr : b_.CreateICmpULT(mine, number(warps));
+    const std::vector<Partial> found =
+        found_by(real ? b_.CreateSelect(real, mine, b_.getInt64(0)) : mine);
+    for (std::size_t r = 0; r < partials.size(); ++r) {
+        Partial one = found[r];
+        if (real) {
+            std::vector<IrValue> none;
+            map_parts(identity(c_, phase.reductions[r], 1),
+                      [&](IrValue v) { return none.emplace_back(v); });
+            std::size_t n = 0;
+            one = map_parts(one, [&](IrValue v) { return b_.CreateSelect(real, v, none[n++]); });
+        }
+        partials[r] = butterfly(phase.reductions[r], one, width);
     }
 }
 
-Partial GroupReduction::butterfly(const Reduction& r, Partial p) {
-    for (unsigned distance = kWarp / 2; distance > 0; distance /= 2)
+void GroupReduction::run_parts(const Phase& phase, std::vector<Partial>& partials) {
+    std::vector<IrValue> parts;
+    for (const Partial& p : partials) map_parts(p, [&](IrValue v) { return parts.emplace_back(v); });
+    const Slots slots = place(parts, map_.threads);
+    store(slots, parts, thread_);
+    b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
+    IrValue own = b_.CreateURem(thread_, number(map_.groups()));
+    std::vector<Partial> total;
+    for (unsigned part = 0; part < map_.parts; ++part) {
+        IrValue at = b_.CreateAdd(own, number(std::uint64_t{part} * map_.groups()));
+        const std::vector<IrValue> loaded = load(slots, parts, at);
+        std::size_t k = 0;
+        for (std::size_t r = 0; r < partials.size(); ++r) {
+            const Partial next = map_parts(partials[r], [&](IrValue) { return loaded[k++]; });
+            if (part == 0)
+                total.push_back(next);
+            else
+                total[r] = combine(c_, phase.reductions[r], total[r], next);
+        }
+    }
+    // The next point overwrites it.
+    b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
+    partials = total;
+}
+
+Partial GroupReduction::butterfly(const Reduction& r, Partial p, unsigned width) {
+    for (unsigned distance = width / 2; distance > 0; distance /= 2)
         p = combine(c_, r, p, map_parts(p, [&](IrValue v) { return shuffle(v, distance); }));
     return p;
 }
 
-std::pair<llvm::GlobalVariable*, llvm::Type*> GroupReduction::slot(IrValue v) {
-    llvm::Type* type = v->getType()->isIntegerTy(1) ? b_.getInt8Ty() : v->getType();
-    auto* array = llvm::ArrayType::get(type, map_.group / kWarp);
-    auto* variable = new llvm::GlobalVariable(
-        module_, array, false, llvm::GlobalValue::InternalLinkage, llvm::UndefValue::get(array),
-        "partial", nullptr, llvm::GlobalValue::NotThreadLocal, kShared);
-    return {variable, type};
+GroupReduction::Slots GroupReduction::place(const std::vector<IrValue>& parts, unsigned count) {
+    Slots slots;
+    slots.together = parts.size() > 1 && parts.size() <= kTogether &&
+                     std::ranges::all_of(parts, [](IrValue v) { return v->getType()->isFloatTy(); });
+    if (slots.together) {
+        const auto lanes = static_cast<unsigned>(std::bit_ceil(parts.size()));
+        llvm::Type* all = llvm::FixedVectorType::get(b_.getFloatTy(), lanes);
+        slots.variables.emplace_back(shared_array(all, count), all);
+        return slots;
+    }
+    for (IrValue v : parts) {
+        llvm::Type* type = v->getType()->isIntegerTy(1) ? b_.getInt8Ty() : v->getType();
+        slots.variables.emplace_back(shared_array(type, count), type);
+    }
+    return slots;
+}
+
+void GroupReduction::store(const Slots& slots, const std::vector<IrValue>& parts, IrValue at) {
+    if (slots.together) {
+        const auto [variable, type] = slots.variables[0];
+        IrValue all = llvm::PoisonValue::get(type);
+        for (std::size_t k = 0; k < parts.size(); ++k)
+            all = b_.CreateInsertElement(all, parts[k], k);
+        b_.CreateStore(all, b_.CreateGEP(type, variable, at));
+        return;
+    }
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+        const auto [variable, type] = slots.variables[k];
+        IrValue v = parts[k];
+        if (v->getType()->isIntegerTy(1)) v = b_.CreateZExt(v, type);
+        b_.CreateStore(v, b_.CreateGEP(type, variable, at));
+    }
+}
+
+std::vector<IrValue> GroupReduction::load(const Slots& slots, const std::vector<IrValue>& parts,
+                                          IrValue at) {
+    std::vector<IrValue> found;
+    if (slots.together) {
+        const auto [variable, type] = slots.variables[0];
+        IrValue all = b_.CreateLoad(type, b_.CreateGEP(type, variable, at));
+        for (std::size_t k = 0; k < parts.size(); ++k)
+            found.push_back(b_.CreateExtractElement(all, k));
+        return found;
+    }
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+        const auto [variable, type] = slots.variables[k];
+        IrValue v = b_.CreateLoad(type, b_.CreateGEP(type, variable, at));
+        if (parts[k]->getType()->isIntegerTy(1)) v = b_.CreateICmpNE(v, b_.getInt8(0));
+        found.push_back(v);
+    }
+    return found;
+}
+
+llvm::GlobalVariable* GroupReduction::shared_array(llvm::Type* type, unsigned count) {
+    auto* array = llvm::ArrayType::get(type, count);
+    return new llvm::GlobalVariable(module_, array, false, llvm::GlobalValue::InternalLinkage,
+                                    llvm::UndefValue::get(array), "partial", nullptr,
+                                    llvm::GlobalValue::NotThreadLocal, kShared);
 }
 
 IrValue GroupReduction::shuffle(IrValue v, unsigned distance) {

@@ -33,12 +33,26 @@ class GroupReduction {
         : c_(c), b_(c.b), module_(module), map_(map), thread_(thread) {}
 
     /// Every thread's partial results combined, known to every thread, with one barrier for all of
-    /// a phase.
-    void run(const Phase& phase, std::vector<Partial>& partials);
+    /// a phase. `turn` (null, or an i64 that is 0 and 1 by turns): the next exchange may begin while
+    /// threads still read this one's.
+    void run(const Phase& phase, std::vector<Partial>& partials, IrValue turn = nullptr);
+
+    /// The same of warps that share points of a thread each (map.parts), with two barriers.
+    void run_parts(const Phase& phase, std::vector<Partial>& partials);
 
   private:
-    Partial butterfly(const Reduction& r, Partial p);
-    std::pair<llvm::GlobalVariable*, llvm::Type*> slot(IrValue v);
+    /// Among `width` neighbouring lanes, a power of two.
+    Partial butterfly(const Reduction& r, Partial p, unsigned width = kWarp);
+    // Where warps leave what they have found. Up to four fp32 numbers lie together, and are stored
+    // and loaded at once.
+    struct Slots {
+        std::vector<std::pair<llvm::GlobalVariable*, llvm::Type*>> variables;
+        bool together = false;
+    };
+    Slots place(const std::vector<IrValue>& parts, unsigned count);
+    void store(const Slots& slots, const std::vector<IrValue>& parts, IrValue at);
+    std::vector<IrValue> load(const Slots& slots, const std::vector<IrValue>& parts, IrValue at);
+    llvm::GlobalVariable* shared_array(llvm::Type* type, unsigned count);
     IrValue shuffle(IrValue v, unsigned distance);
     llvm::ConstantInt* number(std::uint64_t n) { return b_.getInt64(n); }
 

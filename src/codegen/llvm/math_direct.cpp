@@ -406,6 +406,21 @@ Value emit_quick(MathContext& context, MathFn fn, Value x) {
     }
 }
 
+// 2^r of r = x log2(e), rounded, and what that rounding has left of x: exp(x - r ln(2)) is one and
+// the difference, which one fma gives but for ln(2)'s own rounding (2.7e-9 of x).
+Value emit_exp_beside_one(MathContext& context, Value x) {
+    const llvm::IRBuilder<>::FastMathFlagGuard guard(context.b);
+    MathOps m(context, x->getType());
+    constexpr double kLeast = -110;  // 2^r is 0 there; infinities would leave NaN
+    x = context.target.gpu_capability() >= 80
+            ? m.b.CreateBinaryIntrinsic(llvm::Intrinsic::maximum, x, m.c(kLeast))
+            : m.at_least(x, kLeast);
+    Value r = m.mul(x, m.c(kFloat.log2_e));
+    Value rest = m.fnma(r, m.c(kFloat.ln2[0]), x);
+    Value y = m.exp2_of_gpu(r);
+    return m.fma(y, rest, y);
+}
+
 Value emit_direct(MathContext& context, MathFn fn, Value x) {
     MathOps m(context, x->getType());
     switch (fn) {
