@@ -285,8 +285,7 @@ class Fuser {
     // with one that comes later.
     bool may_wait(const Anchor& a, std::uint32_t candidate) const {
         return !f_.groups[candidate].needed && a.reduces && g_.type(a.value).numel().is(1) &&
-               is_tiny(a) &&
-               std::ranges::find(tiny_, candidate) != tiny_.end();
+               is_tiny(a) && std::ranges::find(tiny_, candidate) != tiny_.end();
     }
 
     // Symbolic sizes count as middling.

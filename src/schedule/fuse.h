@@ -61,7 +61,7 @@ struct Group {
     bool contracts = false;
     bool frozen = false;
     bool reduces = false;
-    bool late = false;  // it needs what is computed a second time
+    bool late = false;    // it needs what is computed a second time
     bool needed = false;  // by another group
     int level = 0;
     double elements = 1;  // of the largest domain in it

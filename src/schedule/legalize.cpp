@@ -121,8 +121,8 @@ bool are_stored_rows(const Graph& g, ValueId x, const Ints& dims) {
 
 // The squares of the distances from the mean, summed. Where the sums are made of partial ones, or
 // other sums over the row are of `one_pass`, and x has been rounded to 16 bits, x is read once, for
-// the mean too: what is squared is the distance from the first element, so that a mean far from zero
-// takes no digits away.
+// the mean too: what is squared is the distance from the first element, so that a mean far from
+// zero takes no digits away.
 ValueId sum_of_squares(Graph& g, Sums& sums, ValueId x, ValueId sum, ValueId count,
                        const Ints& dims, bool gpu, bool one_pass) {
     const Sizes sizes = g.type(x).sizes;
@@ -270,7 +270,8 @@ ValueId variance(Graph& g, Sums& sums, const Node& n, ValueId operand, bool gpu,
     Expr count = 1;
     for (std::int64_t d : dims) count *= sizes[static_cast<std::size_t>(d)];
     ValueId sum = sum_over(g, sums, x, dims, gpu);
-    ValueId squares = sum_of_squares(g, sums, x, sum, size_like(g, sum, count), dims, gpu, one_pass);
+    ValueId squares =
+        sum_of_squares(g, sums, x, sum, size_like(g, sum, count), dims, gpu, one_pass);
     ValueId divisor = g.emit(Prim::Sub, {size_like(g, squares, count),
                                          full_like(g, squares, n.attrs.get<double>("correction"))});
     divisor = g.emit(Prim::Maximum, {divisor, full_like(g, squares, 0.0)});

@@ -181,8 +181,8 @@ TEST(Nvptx, RowsAndWeightsFitIntoRegisters) {
     ASSERT_EQ(plan.kernels.size(), 1u);
     const std::string text = ptx_of(plan.kernels[0]).text;
     // Eight of the row, and weights behind the last wait.
-    const std::size_t wait = text.rfind("bar.sync", text.find("st.global"));
-    EXPECT_EQ(count(text.substr(0, wait), "ld.global.v4"), 8U) << text;
+    const std::size_t stores = text.find("st.global"), wait = text.rfind("bar.sync", stores);
+    EXPECT_EQ(count(text.substr(wait, stores - wait), "ld.global.v4"), 8U) << text;
     EXPECT_EQ(count(text, "ld.global.v4"), 16U);
 }
 

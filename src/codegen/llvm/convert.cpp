@@ -87,8 +87,7 @@ Value widened_by_words(Shape& s, Value value) {
 /// The same the other way: pairs are rounded into words, which are stored as they are.
 Value bf16_words(Shape& s, Value x, bool rounded) {
     const unsigned lanes = lanes_in(x);
-    Value words =
-        llvm::PoisonValue::get(llvm::FixedVectorType::get(s.b.getInt32Ty(), lanes / 2));
+    Value words = llvm::PoisonValue::get(llvm::FixedVectorType::get(s.b.getInt32Ty(), lanes / 2));
     for (unsigned k = 0; k < lanes; k += 2) {
         Value low = s.b.CreateExtractElement(x, k), high = s.b.CreateExtractElement(x, k + 1);
         Value both = nullptr;

@@ -142,9 +142,8 @@ class GpuNestEmitter {
         return b_.CreateAnd(index_.scalar(run_->var), b_.getInt64(1));
     }
     std::ptrdiff_t exchanges() const {
-        return std::ranges::count_if(nest_.phases, [](const Phase& p) {
-            return !p.loops.empty() && !p.reductions.empty();
-        });
+        return std::ranges::count_if(
+            nest_.phases, [](const Phase& p) { return !p.loops.empty() && !p.reductions.empty(); });
     }
 
     // Neighbouring threads take neighbouring chunks of rows; a thread has several, a block's width
@@ -629,8 +628,8 @@ class GpuNestEmitter {
                 if (piece_ == 0)
                     results.push_back(next);
                 else if (stored)
-                    results[r].value.re = extremum_of_words(
-                        reduction, *stored, results[r].value.re, next.value.re);
+                    results[r].value.re =
+                        extremum_of_words(reduction, *stored, results[r].value.re, next.value.re);
                 else
                     results[r] = combine(context_, reduction, results[r], next);
             }
@@ -638,8 +637,7 @@ class GpuNestEmitter {
         }
         for (std::size_t r = 0; r < results.size(); ++r) {
             if (const Inst* stored = extremum_as_stored(phase, phase.reductions[r]))
-                results[r].value.re =
-                    from_storage(context_, type_of(*stored), results[r].value.re);
+                results[r].value.re = from_storage(context_, type_of(*stored), results[r].value.re);
             results[r] = across_lanes(context_, phase.reductions[r], results[r]);
         }
         if (!results.empty()) ask_ahead(number_of_phase);
@@ -744,8 +742,8 @@ class GpuNestEmitter {
         auto* words = llvm::FixedVectorType::get(word, map_.lanes / 2);
         IrValue p = b_.CreateBitCast(x, words), q = b_.CreateBitCast(y, words);
         for (unsigned k = 0; k < map_.lanes / 2; ++k) {
-            IrValue pair = b_.CreateCall(
-                both, {b_.CreateExtractElement(p, k), b_.CreateExtractElement(q, k)});
+            IrValue pair =
+                b_.CreateCall(both, {b_.CreateExtractElement(p, k), b_.CreateExtractElement(q, k)});
             p = b_.CreateInsertElement(p, pair, k);
         }
         return b_.CreateBitCast(p, x->getType());
@@ -788,7 +786,9 @@ class GpuNestEmitter {
     void ask_ahead(std::size_t number_of_phase) {
         const Expr var = nest_.phases[number_of_phase].loops[0].var;
         const std::int64_t left = (kRowBytes - map_.held) / kAccessBytes;
-        const unsigned most = run_ ? kMostAhead : static_cast<unsigned>(std::clamp<std::int64_t>(left, 0, kMostAhead));
+        const unsigned most =
+            run_ ? kMostAhead
+                 : static_cast<unsigned>(std::clamp<std::int64_t>(left, 0, kMostAhead));
         unsigned asked = 0;
         for (std::size_t q = number_of_phase + 1; q < nest_.phases.size(); ++q) {
             const Phase& later = nest_.phases[q];

@@ -17,8 +17,8 @@ constexpr unsigned kThreadsOfBusy = 128;
 // Threads of a multiprocessor, at least, for rows in few pieces a thread and for runs: of one piece
 // a thread, or of elements that fill as many registers as two.
 constexpr unsigned kThreadsOfPieces = 768, kThreadsOfRuns = 1152, kThreadsOfWideRuns = 576;
-constexpr unsigned kElementsOfRuns = 8;    // of a thread, up to which it is one piece
-constexpr std::int64_t kWideRuns = 256;    // pieces from which on threads of runs have two
+constexpr unsigned kElementsOfRuns = 8;  // of a thread, up to which it is one piece
+constexpr std::int64_t kWideRuns = 256;  // pieces from which on threads of runs have two
 constexpr unsigned kMostParts = 16, kLeastParts = 4;  // warps of a block that share columns
 constexpr std::int64_t kRowsOfPart = 8;               // each, at least
 constexpr std::int64_t kRegisters = 65536, kWorkingRegisters = 20;  // of a multiprocessor, a thread
@@ -249,7 +249,7 @@ class Mapper {
         if (m.as_stored && !has_run()) {
             m.resident = static_cast<unsigned>(rows_at_once(m.threads, m.each, m.lanes));
         } else {
-            const unsigned threads = !has_run()                          ? kThreadsOfPieces
+            const unsigned threads = !has_run()                           ? kThreadsOfPieces
                                      : m.each * m.lanes > kElementsOfRuns ? kThreadsOfWideRuns
                                                                           : kThreadsOfRuns;
             m.resident = threads / m.threads;
@@ -274,7 +274,8 @@ class Mapper {
         m.lanes = row_lanes(row);
         const std::int64_t pieces = row / m.lanes;
         const std::int64_t own = bytes_of_piece(m.lanes);
-        std::int64_t few = form_.each != 0 ? form_.each : std::clamp<std::int64_t>(kRowBytes / own, 1, 8);
+        std::int64_t few =
+            form_.each != 0 ? form_.each : std::clamp<std::int64_t>(kRowBytes / own, 1, 8);
         // Long rows (the logits of many classes) are read once if a block's registers hold one.
         const bool is_long = pieces > kMostThreads;
         if (is_long && form_.each == 0) few = pieces_of_long(pieces, few, m.lanes);
@@ -317,9 +318,8 @@ class Mapper {
     }
 
     bool reduces() const {
-        return std::ranges::any_of(nest_.phases, [](const Phase& p) {
-            return !p.loops.empty() && !p.reductions.empty();
-        });
+        return std::ranges::any_of(
+            nest_.phases, [](const Phase& p) { return !p.loops.empty() && !p.reductions.empty(); });
     }
 
     // Long rows that a multiprocessor's registers hold at once.

@@ -12,8 +12,8 @@ namespace ingot::codegen {
 
 namespace {
 
-constexpr unsigned kShared = 3;    // address space
-constexpr unsigned kFewWarps = 4;  // whose results every thread combines by itself
+constexpr unsigned kShared = 3;       // address space
+constexpr unsigned kFewWarps = 4;     // whose results every thread combines by itself
 constexpr std::size_t kTogether = 4;  // numbers of one access
 
 }  // namespace
@@ -34,13 +34,13 @@ void GroupReduction::run(const Phase& phase, std::vector<Partial>& partials, IrV
     IrValue lane = b_.CreateURem(thread_, number(kWarp)),
             warp = b_.CreateUDiv(thread_, number(kWarp));
     std::vector<IrValue> parts;
-    for (const Partial& p : partials) map_parts(p, [&](IrValue v) { return parts.emplace_back(v); });
+    for (const Partial& p : partials)
+        map_parts(p, [&](IrValue v) { return parts.emplace_back(v); });
     const Slots slots = place(parts, turn ? 2 * warps : warps);
     const auto of_warp = [&](IrValue w) -> IrValue {
         return turn ? b_.CreateAdd(w, b_.CreateMul(turn, number(warps))) : w;
     };
-    emit_if(b_, b_.CreateICmpEQ(lane, b_.getInt64(0)),
-            [&] { store(slots, parts, of_warp(warp)); });
+    emit_if(b_, b_.CreateICmpEQ(lane, b_.getInt64(0)), [&] { store(slots, parts, of_warp(warp)); });
     emit_group_barrier(b_, map_);
     const auto found_by = [&](IrValue w) {
         const std::vector<IrValue> loaded = load(slots, parts, of_warp(w));
@@ -81,7 +81,8 @@ void GroupReduction::run(const Phase& phase, std::vector<Partial>& partials, IrV
 
 void GroupReduction::run_parts(const Phase& phase, std::vector<Partial>& partials) {
     std::vector<IrValue> parts;
-    for (const Partial& p : partials) map_parts(p, [&](IrValue v) { return parts.emplace_back(v); });
+    for (const Partial& p : partials)
+        map_parts(p, [&](IrValue v) { return parts.emplace_back(v); });
     const Slots slots = place(parts, map_.threads);
     store(slots, parts, thread_);
     b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
@@ -112,8 +113,9 @@ Partial GroupReduction::butterfly(const Reduction& r, Partial p, unsigned width)
 
 GroupReduction::Slots GroupReduction::place(const std::vector<IrValue>& parts, unsigned count) {
     Slots slots;
-    slots.together = parts.size() > 1 && parts.size() <= kTogether &&
-                     std::ranges::all_of(parts, [](IrValue v) { return v->getType()->isFloatTy(); });
+    slots.together =
+        parts.size() > 1 && parts.size() <= kTogether &&
+        std::ranges::all_of(parts, [](IrValue v) { return v->getType()->isFloatTy(); });
     if (slots.together) {
         const auto lanes = static_cast<unsigned>(std::bit_ceil(parts.size()));
         llvm::Type* all = llvm::FixedVectorType::get(b_.getFloatTy(), lanes);

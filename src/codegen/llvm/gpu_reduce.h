@@ -33,8 +33,8 @@ class GroupReduction {
         : c_(c), b_(c.b), module_(module), map_(map), thread_(thread) {}
 
     /// Every thread's partial results combined, known to every thread, with one barrier for all of
-    /// a phase. `turn` (null, or an i64 that is 0 and 1 by turns): the next exchange may begin while
-    /// threads still read this one's.
+    /// a phase. `turn` (null, or an i64 that is 0 and 1 by turns): the next exchange may begin
+    /// while threads still read this one's.
     void run(const Phase& phase, std::vector<Partial>& partials, IrValue turn = nullptr);
 
     /// The same of warps that share points of a thread each (map.parts), with two barriers.

@@ -54,9 +54,8 @@ class Finder {
         const Phase& from = nest_.phases[before];
         const Reduction& r = from.reductions[static_cast<std::size_t>(m.reduction)];
         if (r.op != ReduceOp::Max || r.dtype != DType::F32) return false;
-        if (!std::ranges::equal(from.loops, phase.loops, [](const Loop& x, const Loop& y) {
-                return x.extent == y.extent;
-            }))
+        if (!std::ranges::equal(from.loops, phase.loops,
+                                [](const Loop& x, const Loop& y) { return x.extent == y.extent; }))
             return false;
         Known known;
         return same({before, number}, r.value, difference.operands[0], known);
