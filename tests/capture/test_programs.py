@@ -36,6 +36,8 @@ WRONG_UNDER_DYNAMO = {
     "exceptions.errors_of_operators": "another class and message of an operator's error",
     "exceptions.errors_of_operators_caught_inside": "an operator's error cannot be caught",
     "exceptions.data_that_operators_refuse": "an operator's error cannot be caught",
+    "exceptions.data_that_operators_refuse_at_once": "an operator's error cannot be caught",
+    "exceptions.tried_until_it_succeeds": "an operator's error cannot be caught",
     "exceptions.types_that_operators_refuse": "another class of an operator's error",
     "exceptions.writes_to_what_was_expanded": "what is done before an operator's error is lost",
     "exceptions.index_errors": "another message of an operator's error",
