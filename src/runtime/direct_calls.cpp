@@ -27,6 +27,12 @@ constexpr std::uint64_t kMostPlaces = 256, kLowBits = 511;
 struct Turn {
     std::size_t first = 0, last = 0;  // of the operations
     std::vector<cuda::ArgumentPlace> places;
+    bool makes_results = false, takes_more = false;  // memory: for results, and besides
+
+    /// What a call has worked in and given back may become its result. An address in the one would
+    /// then be taken for one in the other. What a single operation reads and writes is there all at
+    /// once.
+    bool may_reuse() const { return makes_results && takes_more && last - first > 1; }
 };
 
 struct StepRefused {
@@ -184,11 +190,16 @@ std::shared_ptr<const DirectCalls> Instance::learn_direct_calls(const Context& c
         }
         void* const own = device_->stream();
         Turn t;
+        const auto made = std::ranges::count(arguments, static_cast<void*>(nullptr));
+        const std::optional<std::int64_t> taken_before = device_->allocations();
         t.first = cuda::recorded_operations(*gpu_, own);
         std::vector<std::shared_ptr<void>> owners(step.output_count);
         const std::span all(arguments);
         step.call->run(all.first(step.input_count), all.subspan(step.input_count), owners);
         t.last = cuda::recorded_operations(*gpu_, own);
+        const std::optional<std::int64_t> taken = device_->allocations();
+        t.makes_results = made > 0;
+        t.takes_more = !taken_before || !taken || *taken - *taken_before > made;
         for (std::uint32_t i = 0; i < count; ++i)
             places[i].address = reinterpret_cast<std::uint64_t>(arguments[i]);
         t.places = std::move(places);
@@ -219,12 +230,18 @@ std::shared_ptr<const DirectCalls> Instance::learn_direct_calls(const Context& c
             const auto of = [&](const Turn& t) { return all.subspan(t.first, t.last - t.first); };
             const std::vector<Turn>& t = turns[index];
             for (std::size_t b = t.size(); b-- > 1 && !learned->calls[index];)
-                for (std::size_t a = b; a-- > 0 && !learned->calls[index];)
+                for (std::size_t a = b; a-- > 0 && !learned->calls[index];) {
+                    if (t[a].may_reuse() || t[b].may_reuse()) continue;
                     if (auto words =
                             cuda::find_addresses(of(t[b]), of(t[a]), t[b].places, t[a].places))
                         learned->calls[index].emplace(std::vector(of(t[b]).begin(), of(t[b]).end()),
                                                       std::move(*words), t[b].places);
+                }
             if (learned->calls[index]) continue;
+            if (t.back().may_reuse()) {
+                ++learned->left["may make its results where it has worked"];
+                continue;
+            }
             const bool other = std::ranges::any_of(of(t[0]), [](const auto& o) {
                 return o.kind == cuda::RecordedOperation::Kind::Other;
             });

@@ -9,7 +9,8 @@
 //
 // A call is left to its library where it may do something else another time (random numbers,
 // operators that are not PyTorch's own), where so much memory is touched that the GPU is the
-// slower one anyway, and where the recordings differ in more than addresses.
+// slower one anyway, where the recordings differ in more than addresses, and where several kernels
+// work in memory that may become the call's result before it ends.
 //
 // Costs 5 to 10 ms once an instance. Beside Instance; see program.h.
 #pragma once

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -145,6 +146,9 @@ class DeviceHost {
         static_cast<void>(stream), static_cast<void>(work);
         throw NotSupported("a host without streams");
     }
+    /// How often anybody has taken memory from the allocator for this GPU; nothing where it does
+    /// not say.
+    virtual std::optional<std::int64_t> allocations() const { return std::nullopt; }
     /// A number that changes with the settings that libraries' calls look at.
     virtual std::uint64_t settings() const { return 0; }
 };

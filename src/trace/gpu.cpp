@@ -5,6 +5,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/PythonDispatcherTLS.h>
@@ -74,6 +75,13 @@ std::shared_ptr<runtime::RecordedMemory> TorchGpu::record(
 void TorchGpu::on_stream(void* stream, const std::function<void()>& work) const {
     const Unrecorded quiet;
     run_on_gpu_stream(device_, stream, work);
+}
+
+std::optional<std::int64_t> TorchGpu::allocations() const {
+    auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device_.type()));
+    if (allocator == nullptr) return std::nullopt;
+    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return allocator->getDeviceStats(device_.index()).allocation[kAll].allocated;
 }
 
 std::uint64_t TorchGpu::settings() const {

@@ -26,6 +26,7 @@ class TorchGpu final : public runtime::DeviceHost {
     std::shared_ptr<runtime::RecordedMemory> record(
         const std::function<void()>& work, const std::function<void(void*)>& read) const override;
     void on_stream(void* stream, const std::function<void()>& work) const override;
+    std::optional<std::int64_t> allocations() const override;
     std::uint64_t settings() const override;
 
   private:

@@ -100,6 +100,36 @@ def test_later_calls_give_what_the_first_ones_gave() -> None:
                 assert (noise == 7).all()
 
 
+class Causal(nn.Module):
+    """Attention of few rows: its keys are divided among kernels, whose parts are put together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(2048, 3 * 2048, bias=False)
+        self.out = nn.Linear(2048, 2048, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.unflatten(-1, (16, 128)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+def test_a_call_that_works_in_memory_of_its_own() -> None:
+    # What attention had worked in was given back and became its result when it was copied: later
+    # calls wrote all of it to the result, and far beyond.
+    model = Causal().cuda().eval()
+    x = torch.randn(1, 512, 2048, device="cuda")
+    compiled = autocast(ingot.compile(model, options=STRICT))
+    with torch.no_grad():
+        expected = autocast(model)(x)
+        held = []
+        for _ in range(CALLS):
+            held.append((compiled(x), torch.full((1 << 20,), 7.0, device="cuda")))
+        for y, noise in held:
+            torch.testing.assert_close(y, expected, rtol=0.05, atol=0.02)
+            assert (noise == 7).all()
+
+
 def test_calls_of_libraries_are_learned() -> None:
     report = report_of(Mixed().cuda().eval(), image())
     assert report["direct_externs"] >= 3, report
