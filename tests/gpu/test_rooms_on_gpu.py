@@ -22,6 +22,11 @@ STRICT = {"fallback": False, "cudagraphs": True}
 STEPS = 12
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
 class Block(nn.Module):
     """A convolution, norms and products: results of libraries and of kernels are saved."""
 
