@@ -158,20 +158,24 @@ def test_statistics_of_rows_that_two_dims_count(tmp_path: pathlib.Path) -> None:
     assemble(kernels)
 
 
-def test_a_norms_gradients_are_one_kernel_of_rows(tmp_path: pathlib.Path) -> None:
-    class Gradients(nn.Module):
-        def forward(self, x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> tuple:
-            _, mean, rstd = torch.ops.aten.native_layer_norm(x, [768], w, w, 1e-5)
-            return torch.ops.aten.native_layer_norm_backward(
-                g, x, [768], mean, rstd, w, w, [True, True, True]
-            )
+class NormGradients(nn.Module):
+    """A layer norm's statistics and gradients; `w` is its weight and its bias."""
 
+    def forward(self, x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> tuple:
+        sizes = list(w.shape)
+        _, mean, rstd = torch.ops.aten.native_layer_norm(x, sizes, w, w, 1e-5)
+        return torch.ops.aten.native_layer_norm_backward(
+            g, x, sizes, mean, rstd, w, w, [True, True, True]
+        )
+
+
+def test_a_norms_gradients_are_one_kernel_of_rows(tmp_path: pathlib.Path) -> None:
     files = []
     for k, shape in enumerate([(8192, 768), (64, 197, 768)]):
         folder = tmp_path / str(k)
         folder.mkdir()
         x = torch.randn(shape).bfloat16()
-        plan, kernels = plan_of(Gradients(), [x, x, torch.randn(768).bfloat16()], folder)
+        plan, kernels = plan_of(NormGradients(), [x, x, torch.randn(768).bfloat16()], folder)
         (first,) = folder.glob("*/kernels/0_*.nest")
         assert first.read_text().count(" sum\n") == 2  # the weight's and the bias's
         assert plan[plan.index("\nsteps") :].count("kernel ") <= 4
@@ -190,15 +194,8 @@ def test_statistics_of_a_norm_have_eagers_type() -> None:
 
 
 def test_a_norms_gradient_with_its_statistics_is_one_pass(tmp_path: pathlib.Path) -> None:
-    class Gradients(nn.Module):
-        def forward(self, x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> tuple:
-            _, mean, rstd = torch.ops.aten.native_layer_norm(x, [4096], w, w, 1e-5)
-            return torch.ops.aten.native_layer_norm_backward(
-                g, x, [4096], mean, rstd, w, w, [True, True, True]
-            )
-
     x = torch.empty(16384, 4096, dtype=torch.bfloat16)
-    plan, kernels = plan_of(Gradients(), [x, x, x[0].clone()], tmp_path)
+    plan, kernels = plan_of(NormGradients(), [x, x, x[0].clone()], tmp_path)
     (first,) = tmp_path.glob("*/kernels/0_*.nest")
     assert first.read_text().count("phase {") == 2
     # The rows, and the partial sums of both columns in one launch.

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "codegen/llvm/emit_types.h"
 #include "ir/error.h"
 
 namespace ingot::codegen {
@@ -65,15 +66,12 @@ Value bf16_by_pairs(Shape& s, Value x) {
     return rounded;
 }
 
-unsigned lanes_in(Value v) {
-    const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(v->getType());
-    return type ? type->getNumElements() : 1;
-}
+bool in_pairs(Value v) { return lanes_of(v) > 0 && lanes_of(v) % 2 == 0; }
 
 /// bf16 numbers widened two at a time, of the word that both lie in: an instruction each, where a
 /// half of a word first comes into a register of its own.
 Value widened_by_words(Shape& s, Value value) {
-    const unsigned lanes = lanes_in(value);
+    const unsigned lanes = lanes_of(value);
     Value words = s.b.CreateBitCast(value, llvm::FixedVectorType::get(s.b.getInt32Ty(), lanes / 2));
     Value wide = llvm::PoisonValue::get(s.i32);
     for (unsigned k = 0; k < lanes; k += 2) {
@@ -86,7 +84,7 @@ Value widened_by_words(Shape& s, Value value) {
 
 /// The same the other way: pairs are rounded into words, which are stored as they are.
 Value bf16_words(Shape& s, Value x, bool rounded) {
-    const unsigned lanes = lanes_in(x);
+    const unsigned lanes = lanes_of(x);
     Value words = llvm::PoisonValue::get(llvm::FixedVectorType::get(s.b.getInt32Ty(), lanes / 2));
     for (unsigned k = 0; k < lanes; k += 2) {
         Value low = s.b.CreateExtractElement(x, k), high = s.b.CreateExtractElement(x, k + 1);
@@ -218,8 +216,7 @@ Value from_memory(MathContext& context, Value value, DType dtype) {
         case DType::Bool:
             return s.b.CreateICmpNE(value, llvm::Constant::getNullValue(value->getType()));
         case DType::BF16:
-            if (context.target.is_gpu() && lanes_in(value) % 2 == 0)
-                return widened_by_words(s, value);
+            if (context.target.is_gpu() && in_pairs(value)) return widened_by_words(s, value);
             return s.real(s.b.CreateShl(s.b.CreateZExt(value, s.i32), s.i(16)));
         case DType::F16:
             return s.b.CreateFPExt(s.b.CreateBitCast(value, s.f16), s.f32);
@@ -240,7 +237,7 @@ Value to_memory(MathContext& context, Value value, DType dtype, bool rounded) {
         case DType::Bool:
             return s.b.CreateZExt(value, s.i8);
         case DType::BF16: {
-            if (lanes_in(value) % 2 == 0 && (rounded ? s.bf16 != nullptr : s.pairs))
+            if (in_pairs(value) && (rounded ? s.bf16 != nullptr : s.pairs))
                 return bf16_words(s, value, rounded);
             Value bits = rounded ? s.bits(value) : bf16_upper_bits(s, value);
             return s.b.CreateTrunc(s.b.CreateLShr(bits, s.i(16)), s.i16);

@@ -33,31 +33,16 @@ void GroupReduction::run(const Phase& phase, std::vector<Partial>& partials, IrV
     if (warps == 1) return;
     IrValue lane = b_.CreateURem(thread_, number(kWarp)),
             warp = b_.CreateUDiv(thread_, number(kWarp));
-    std::vector<IrValue> parts;
-    for (const Partial& p : partials)
-        map_parts(p, [&](IrValue v) { return parts.emplace_back(v); });
+    const std::vector<IrValue> parts = numbers_of(partials);
     const Slots slots = place(parts, turn ? 2 * warps : warps);
     const auto of_warp = [&](IrValue w) -> IrValue {
         return turn ? b_.CreateAdd(w, b_.CreateMul(turn, number(warps))) : w;
     };
     emit_if(b_, b_.CreateICmpEQ(lane, b_.getInt64(0)), [&] { store(slots, parts, of_warp(warp)); });
     emit_group_barrier(b_, map_);
-    const auto found_by = [&](IrValue w) {
-        const std::vector<IrValue> loaded = load(slots, parts, of_warp(w));
-        std::size_t k = 0;
-        std::vector<Partial> found;
-        for (const Partial& p : partials)
-            found.push_back(map_parts(p, [&](IrValue) { return loaded[k++]; }));
-        return found;
-    };
+    const auto found_by = [&](IrValue w) { return load(slots, partials, of_warp(w)); };
     if (warps <= kFewWarps) {
-        std::vector<Partial> total = found_by(number(0));
-        for (unsigned w = 1; w < warps; ++w) {
-            const std::vector<Partial> next = found_by(number(w));
-            for (std::size_t r = 0; r < total.size(); ++r)
-                total[r] = combine(c_, phase.reductions[r], total[r], next[r]);
-        }
-        partials = total;
+        partials = total_of(phase, warps, [&](unsigned w) { return found_by(number(w)); });
         return;
     }
     // As many neighbouring lanes as there are warps; those beyond the last warp have none.
@@ -80,29 +65,35 @@ void GroupReduction::run(const Phase& phase, std::vector<Partial>& partials, IrV
 }
 
 void GroupReduction::run_parts(const Phase& phase, std::vector<Partial>& partials) {
-    std::vector<IrValue> parts;
-    for (const Partial& p : partials)
-        map_parts(p, [&](IrValue v) { return parts.emplace_back(v); });
+    const std::vector<IrValue> parts = numbers_of(partials);
     const Slots slots = place(parts, map_.threads);
     store(slots, parts, thread_);
     b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
     IrValue own = b_.CreateURem(thread_, number(map_.groups()));
-    std::vector<Partial> total;
-    for (unsigned part = 0; part < map_.parts; ++part) {
+    partials = total_of(phase, map_.parts, [&](unsigned part) {
         IrValue at = b_.CreateAdd(own, number(std::uint64_t{part} * map_.groups()));
-        const std::vector<IrValue> loaded = load(slots, parts, at);
-        std::size_t k = 0;
-        for (std::size_t r = 0; r < partials.size(); ++r) {
-            const Partial next = map_parts(partials[r], [&](IrValue) { return loaded[k++]; });
-            if (part == 0)
-                total.push_back(next);
-            else
-                total[r] = combine(c_, phase.reductions[r], total[r], next);
-        }
-    }
+        return load(slots, partials, at);
+    });
     // The next point overwrites it.
     b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
-    partials = total;
+}
+
+std::vector<IrValue> GroupReduction::numbers_of(const std::vector<Partial>& partials) {
+    std::vector<IrValue> numbers;
+    for (const Partial& p : partials)
+        map_parts(p, [&](IrValue v) { return numbers.emplace_back(v); });
+    return numbers;
+}
+
+std::vector<Partial> GroupReduction::total_of(
+    const Phase& phase, unsigned count, const std::function<std::vector<Partial>(unsigned)>& nth) {
+    std::vector<Partial> total = nth(0);
+    for (unsigned n = 1; n < count; ++n) {
+        const std::vector<Partial> next = nth(n);
+        for (std::size_t r = 0; r < total.size(); ++r)
+            total[r] = combine(c_, phase.reductions[r], total[r], next[r]);
+    }
+    return total;
 }
 
 Partial GroupReduction::butterfly(const Reduction& r, Partial p, unsigned width) {
@@ -146,22 +137,22 @@ void GroupReduction::store(const Slots& slots, const std::vector<IrValue>& parts
     }
 }
 
-std::vector<IrValue> GroupReduction::load(const Slots& slots, const std::vector<IrValue>& parts,
+std::vector<Partial> GroupReduction::load(const Slots& slots, const std::vector<Partial>& like,
                                           IrValue at) {
-    std::vector<IrValue> found;
+    IrValue all = nullptr;
     if (slots.together) {
         const auto [variable, type] = slots.variables[0];
-        IrValue all = b_.CreateLoad(type, b_.CreateGEP(type, variable, at));
-        for (std::size_t k = 0; k < parts.size(); ++k)
-            found.push_back(b_.CreateExtractElement(all, k));
-        return found;
+        all = b_.CreateLoad(type, b_.CreateGEP(type, variable, at));
     }
-    for (std::size_t k = 0; k < parts.size(); ++k) {
-        const auto [variable, type] = slots.variables[k];
-        IrValue v = b_.CreateLoad(type, b_.CreateGEP(type, variable, at));
-        if (parts[k]->getType()->isIntegerTy(1)) v = b_.CreateICmpNE(v, b_.getInt8(0));
-        found.push_back(v);
-    }
+    std::size_t k = 0;
+    const auto next = [&](IrValue v) -> IrValue {
+        if (all) return b_.CreateExtractElement(all, k++);
+        const auto [variable, type] = slots.variables[k++];
+        IrValue x = b_.CreateLoad(type, b_.CreateGEP(type, variable, at));
+        return v->getType()->isIntegerTy(1) ? b_.CreateICmpNE(x, b_.getInt8(0)) : x;
+    };
+    std::vector<Partial> found;
+    for (const Partial& p : like) found.push_back(map_parts(p, next));
     return found;
 }
 

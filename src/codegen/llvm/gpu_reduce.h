@@ -4,6 +4,7 @@
 #pragma once
 #include <llvm/IR/Module.h>
 
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -51,7 +52,12 @@ class GroupReduction {
     };
     Slots place(const std::vector<IrValue>& parts, unsigned count);
     void store(const Slots& slots, const std::vector<IrValue>& parts, IrValue at);
-    std::vector<IrValue> load(const Slots& slots, const std::vector<IrValue>& parts, IrValue at);
+    /// What lies there: partial results of the same kinds as `like`.
+    std::vector<Partial> load(const Slots& slots, const std::vector<Partial>& like, IrValue at);
+    static std::vector<IrValue> numbers_of(const std::vector<Partial>& partials);
+    /// So many partial results combined, one after another.
+    std::vector<Partial> total_of(const Phase& phase, unsigned count,
+                                  const std::function<std::vector<Partial>(unsigned)>& nth);
     llvm::GlobalVariable* shared_array(llvm::Type* type, unsigned count);
     IrValue shuffle(IrValue v, unsigned distance);
     llvm::ConstantInt* number(std::uint64_t n) { return b_.getInt64(n); }
