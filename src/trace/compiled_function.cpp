@@ -526,8 +526,9 @@ at::Tensor CompiledFunction::build_output(const CallFrame& frame, std::size_t i,
     const auto looking_into = [&](const at::Tensor& base, std::int64_t offset) {
         at::Tensor result = base.as_strided(view.sizes, view.strides, offset + view.offset);
         if (r.apart) {
+            at::Tensor alias = result.variable_data();
             note_silent_change(*base.unsafeGetTensorImpl());
-            return result.variable_data();
+            return alias;
         }
         return r.detached ? result.detach() : result;
     };

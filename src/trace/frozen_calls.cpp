@@ -9,6 +9,8 @@
 #include <ATen/Context.h>
 #include <c10/util/SmallVector.h>
 
+#include <optional>
+
 #include "passes/facts.h"
 #include "trace/compiled_call.h"
 #include "trace/compiled_function.h"
@@ -24,27 +26,16 @@ constexpr int kChangesUntilUnfrozen = 3;
 /// Weights of fewer bytes are packed in the first call: to compile twice would cost more.
 constexpr std::int64_t kPackLaterBytes = std::int64_t{32} << 20;
 
-/// Whether nobody but one tensor refers to the storage. Its Python object, once made, lives as long
-/// as it does and counts as a user; in PyTorch 2.13 it can be told whether Python holds that.
-template <class Storage>
-bool has_one_user(const Storage& storage) {
-    const auto users = storage.use_count();
-    const auto* slot = storage.unsafeGetStorageImpl()->pyobj_slot();
-    if constexpr (requires { slot->has_unique_reference(); })
-        if (users == 2) return slot->has_unique_reference();
-    return users == 1;
-}
-
 InputState state_of(const c10::TensorImpl& t) {
     // An inference tensor has no version, and an alias that lives may be written to unnoticed:
     // count them as new at every call.
     static std::atomic<std::uint64_t> unique{std::uint64_t{1} << 63};
     const auto& version = t.version_counter();
-    const std::uint64_t silent = silent_changes(t);
-    const bool noticed = version.enabled() && (silent == 0 || has_one_user(t.unsafe_storage()));
+    const std::optional<std::uint64_t> silent = silent_changes(t);
     return {t.unsafe_storage().unsafeGetStorageImpl(), data_of(t, false),
-            noticed ? version.current_version() + (silent << 32 & ~(std::uint64_t{1} << 63))
-                    : unique.fetch_add(1)};
+            version.enabled() && silent
+                ? version.current_version() + (*silent << 32 & ~(std::uint64_t{1} << 63))
+                : unique.fetch_add(1)};
 }
 
 }  // namespace

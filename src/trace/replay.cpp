@@ -5,6 +5,8 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
+#include <optional>
+
 #include "trace/silent_changes.h"
 #include "trace/tensors.h"
 
@@ -74,9 +76,10 @@ void Replay::run(const LoggedCall& call) {
     // An alias with a version counter of its own: whoever has kept its owner's contents looks.
     static const c10::OperatorHandle data =
         c10::Dispatcher::singleton().findSchemaOrThrow("aten::data", "");
-    if (&call.op.schema() == &data.schema())
-        note_silent_change(*stack.front().toTensor().unsafeGetTensorImpl());
+    std::optional<at::Tensor> owner;
+    if (&call.op.schema() == &data.schema()) owner = stack.front().toTensor();
     call.op.callBoxed(stack);
+    if (owner) note_silent_change(*owner->unsafeGetTensorImpl());
     for (std::size_t i = 0; i < call.results.size() && i < stack.size(); ++i)
         bind_results(call.results[i], stack[i]);
 }

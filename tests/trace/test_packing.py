@@ -111,6 +111,25 @@ def test_many_threads_make_the_first_calls(weights):
     assert not failures_in_threads(work) and program.freeze_count == 1
 
 
+def test_views_are_no_changes_of_weights_that_were_filled_through_data(weights):
+    weights[0].data.normal_().div_(32)
+    x = torch.randn(48, 1024)
+    program = program_of(x, weights)
+    check(program, x, weights)
+    check(program, x, weights)
+    assert program.freeze_count == 1
+    # As another thread's eager call has them.
+    view = weights[0].t()
+    check(program, x, weights)
+    assert program.freeze_count == 1
+    alias = weights[0].data
+    alias.mul_(1.25)
+    check(program, x, weights)
+    alias.mul_(1.25)
+    check(program, x, weights)
+    assert torch.equal(view.t(), alias) and program.freeze_count == 3
+
+
 def test_other_inputs_do_not_count_as_a_call(weights):
     x = torch.randn(48, 1024)
     program = program_of(x, weights)
