@@ -12,6 +12,7 @@
 #include "trace/lower/emitter.h"
 #include "trace/mode.h"
 #include "trace/recorder_state.h"
+#include "trace/unread_failures.h"
 
 namespace ingot::trace {
 
@@ -55,6 +56,9 @@ class JointRecorder {
         add_tangents(recipes);
         record_backward();
         find_readable_inputs();
+        // What a backward repeats has been checked.
+        if (state_.device.value_or(c10::kCPU).is_cpu())
+            keep_failures(state_.graph, *state_.symbols, boundary_);
         out_.recording = state_.package(std::move(recipes));
         return std::move(out_);
     }

@@ -15,6 +15,7 @@
 #include "trace/replay.h"
 #include "trace/silent_changes.h"
 #include "trace/symbol_values.h"
+#include "trace/vendor.h"
 
 namespace ingot::trace {
 namespace {
@@ -400,6 +401,9 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
                 instance.run(*frame.context, threads_, nullptr, direct);
             }
         }
+    } catch (const FailedAssertion&) {
+        restore();
+        return CallStatus::KernelFailure;
     } catch (const c10::Error&) {  // of an operator that is called
         restore();
         throw;

@@ -4,6 +4,7 @@
 // program and returned through one tensor leaves as exactly that tensor; one returned through
 // several (or through a view that repeats elements) leaves whole, and the tensors are views of it.
 #include "trace/recorder_state.h"
+#include "trace/unread_failures.h"
 
 namespace ingot::trace {
 
@@ -119,6 +120,8 @@ Recording RecorderState::finish(std::span<const at::Tensor> outputs,
                                 std::span<const c10::SymInt> computed) {
     std::vector<OutputRecipe> recipes = describe_outputs(outputs);
     write_inputs();
+    // A GPU's kernels do not raise: an index out of range there ends eager's process.
+    if (device.value_or(c10::kCPU).is_cpu()) keep_failures(graph, *symbols, graph.nodes().size());
     return package(std::move(recipes), computed);
 }
 

@@ -488,7 +488,8 @@ VendorFunction vendor_function(Prim prim, const Attrs& attrs, c10::Device device
             if (prim == Prim::Barrier) f = plain([](In in) { return in[0]; });
             if (prim == Prim::Assert)
                 f = plain([text = attrs.get<std::string>("message")](In in) {
-                    TORCH_CHECK(in[0].all().item<bool>(), text);
+                    if (!in[0].all().item<bool>())
+                        throw FailedAssertion({__func__, __FILE__, __LINE__}, text);
                     return in[0];
                 });
             break;

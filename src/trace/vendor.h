@@ -4,6 +4,7 @@
 // happens once, when a program is made; a call costs ATen's own time.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 
 #include <functional>
 #include <span>
@@ -12,6 +13,11 @@
 #include "ir/graph.h"
 
 namespace ingot::trace {
+
+/// What the prim `assert` raises: the call is eager's, which has words of its own for it.
+class FailedAssertion final : public c10::Error {
+    using c10::Error::Error;
+};
 
 /// Computes the prim's results. `outs` holds the planned memory of each result as a tensor, or an
 /// undefined tensor; a function may write into it and return it, or return a tensor of its own.

@@ -4,6 +4,7 @@ import contextlib
 import warnings
 
 import torch
+import torch.nn.functional as F
 
 from capture.harness import program
 
@@ -599,3 +600,71 @@ def tried_until_it_succeeds(w):
     f = w.compile(f)
     for scale in (-1, -1, 1, -3, 1):
         w.call(f, scale * torch.eye(3), [])
+
+
+# What nobody reads, or nobody reads as a whole, fails by its index all the same.
+UNREAD = {
+    "gather": lambda x, i: torch.gather(x, 0, i),
+    "index": lambda x, i: x[i],
+    "index in part": lambda x, i: x[i][:1],
+    "embedding": lambda x, i: F.embedding(i, x.view(-1, 1)),
+    "embedding in part": lambda x, i: F.embedding(i, x.view(-1, 1))[0],
+    "index_select": lambda x, i: x.index_select(0, i),
+    "take": lambda x, i: x.view(2, 2).take(i),
+    "index_put": lambda x, i: x.clone().index_put_((i,), x[:2]),
+    "index_add": lambda x, i: x.clone().index_add_(0, i, x[:2]),
+    "scatter": lambda x, i: x.scatter(0, i, x[:2]),
+    "scatter_add": lambda x, i: x.scatter_add(0, i, x[:2]),
+    "overwritten": lambda x, i: x.clone().scatter_(0, i, x[:2]).zero_(),
+    "masked_scatter": lambda x, i: x.masked_scatter(torch.arange(4) < i[1], x[:2]),
+    "a loss": lambda x, i: F.cross_entropy(x.view(2, 2), i % 7),
+    "a quotient": lambda x, i: torch.arange(2) // (i - 9),
+    "a remainder": lambda x, i: torch.arange(2) % (i - 9),
+    "an inverse": lambda x, i: torch.linalg.inv(torch.diag(i - 9.0)),
+    "a call": lambda x, i: torch.linalg.eigvalsh(torch.diag((i - 9.0).reciprocal())),
+    "bins": lambda x, i: torch.histc((i - 9.0).reciprocal()),
+}
+
+
+@program
+def operators_that_nobody_reads(w):
+    for name, look in UNREAD.items():
+
+        def f(x, i, look=look):
+            y = look(x, i)
+            z = x * 2
+            return (z, y) if "part" in name else z
+
+        def caught(x, i, look=look):
+            try:
+                look(x, i)
+            except (RuntimeError, IndexError) as error:
+                return x, type(error).__name__
+            return x + 1, "fine"
+
+        for function in (f, caught):
+            compiled = w.compile(function)
+            for k in (1, 9, 1, 9, 0):
+                w.call(compiled, w.t(4), torch.tensor([0, k]))
+
+
+@program
+def operators_that_nobody_reads_before_a_backward(w):
+    weight = torch.nn.Parameter(w.t(4))
+
+    def f(x, i):
+        torch.gather(x * weight, 0, i)
+        return (weight * x).sum()
+
+    def step(x, i):
+        weight.grad = None
+        F.cross_entropy((weight * x).view(2, 2), i % 7).backward()
+
+    f, step = w.compile(f), w.compile(step)
+    for k in (1, 9, 1, 9, 0):
+        i = torch.tensor([0, k])
+        y = w.call(f, w.t(4), i)
+        if k != 9:
+            w.backward(y, weight)
+        w.call(step, w.t(4), i)
+        w.note(weight.grad)
