@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "trace/lower/indices.h"
 #include "trace/lower/promote.h"
 
 namespace ingot::trace {
@@ -142,12 +143,15 @@ void lower_index_put(Call& call) {
     call.give(put(call, self, call.flag("accumulate")), preserved_strides(layout_of(self)),
               self.device());
 }
+ValueId read_without_negative(Call& call, const at::Tensor& index) {
+    return without_negative(call.emit(), call.emit().convert(call.read(index), DType::I64));
+}
 void lower_index_select(Call& call) {
     at::Tensor self = call.tensor("self"), index = call.tensor("index");
     Emitter& e = call.emit();
     if (self.dim() == 0) throw NotSupported("index_select of a 0-dim tensor");
     std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
-    ValueId i = e.reshape(e.convert(call.read(index), DType::I64), {index.sym_numel()});
+    ValueId i = e.reshape(read_without_negative(call, index), {index.sym_numel()});
     ValueId v = e.op(Prim::Take, {call.read(self), i}, {{"dims", Ints{dim}}});
     call.give(v, contiguous(e.sizes(v)), self.device());
 }
@@ -155,7 +159,7 @@ void lower_embedding(Call& call) {
     at::Tensor weight = call.tensor("weight"), indices = call.tensor("indices");
     Emitter& e = call.emit();
     if (weight.dim() != 2) throw UserError("embedding: the weight must have two dims");
-    ValueId v = e.op(Prim::Take, {call.read(weight), e.convert(call.read(indices), DType::I64)},
+    ValueId v = e.op(Prim::Take, {call.read(weight), read_without_negative(call, indices)},
                      {{"dims", Ints{0}}});
     call.give(v, contiguous(e.sizes(v)), weight.device());
 }
@@ -180,7 +184,7 @@ void lower_gather(Call& call) {
         throw NotSupported("gather of a 0-dim tensor");
     std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
     ValueId x = cut_to(e, call.read(self), index.sym_sizes().vec(), dim);
-    ValueId v = e.op(Prim::Gather, {x, e.convert(call.read(index), DType::I64)}, {{"dim", dim}});
+    ValueId v = e.op(Prim::Gather, {x, read_without_negative(call, index)}, {{"dim", dim}});
     call.give(v, contiguous(index.sym_sizes().vec()), self.device());
 }
 
@@ -230,7 +234,9 @@ void lower_index_write(Call& call) {
     if (self.dim() == 0) throw NotSupported("index_add of a 0-dim tensor");
     std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
     DType type = to_dtype(self.scalar_type());
-    ValueId i = e.reshape(e.convert(call.read(index), DType::I64), {index.sym_numel()});
+    ValueId i = kind == SliceWrite::Fill ? e.convert(call.read(index), DType::I64)
+                                         : read_without_negative(call, index);
+    i = e.reshape(i, {index.sym_numel()});
     SymInts shape = self.sym_sizes().vec();
     shape[at(dim)] = index.sym_numel();
     at::Tensor source = operand(call, kind == SliceWrite::Fill ? "value" : "source");

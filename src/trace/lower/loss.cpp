@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "trace/lower/indices.h"
 #include "trace/lower/promote.h"
 
 namespace ingot::trace {
@@ -73,7 +74,7 @@ void lower_nll(Call& call) {
     std::int64_t dim = self.dim() == 1 ? 0 : 1;
     ValueId t = e.convert(call.read(target), DType::I64);
     ValueId kept = e.compare(Prim::Ne, t, static_cast<double>(ignored));
-    ValueId safe = e.select(kept, t, e.number(t, 0));
+    ValueId safe = without_negative(e, e.select(kept, t, e.number(t, 0)));
     ValueId x = e.widen(call.read(self));
     SymInts shape = e.sizes(safe);
     if (self.dim() == 1) {

@@ -695,3 +695,35 @@ def weights_changed_through_other_aliases(w):
                 write()
                 del write
                 w.call(f, w.t(4, 16))
+
+
+# Which operators let an index count from the end.
+INDEXED = {
+    "index": lambda x, i: x[i],
+    "take": lambda x, i: x.take(i),
+    "gather": lambda x, i: x.gather(0, i),
+    "gathered rows": lambda x, i: x.view(2, 2).gather(1, i.view(1, 2)),
+    "embedding": lambda x, i: torch.nn.functional.embedding(i, x.view(-1, 1)),
+    "index_select": lambda x, i: x.index_select(0, i),
+    "index_select of columns": lambda x, i: x.expand(3, 4).index_select(1, i),
+    "index_put": lambda x, i: x.clone().index_put_((i,), x[:2]),
+    "index_add": lambda x, i: x.index_add(0, i, x[:2]),
+    "index_add of rows": lambda x, i: x.view(4, 1).index_add(0, i, x[:2].view(2, 1)),
+    "index_copy": lambda x, i: x.index_copy(0, i, x[:2]),
+    "index_fill": lambda x, i: x.index_fill(0, i, 2.0),
+    "scatter": lambda x, i: x.scatter(0, i, x[:2]),
+    "scatter_add": lambda x, i: x.scatter_add(0, i, x[:2]),
+    "cross_entropy": lambda x, i: torch.nn.functional.cross_entropy(x.view(2, 2), i),
+    "losses": lambda x, i: torch.nn.functional.cross_entropy(x.view(2, 2), i, reduction="none"),
+    "one embedding and another": lambda x, i: (
+        torch.nn.functional.embedding(i, x.view(-1, 1)) + x.view(-1, 1)[i]
+    ),
+}
+
+
+@program
+def indices_that_count_from_the_end(w):
+    for look in INDEXED.values():
+        f = w.compile(look)
+        for k in (1, -1, 1, -2, -100):
+            w.call(f, w.t(4), torch.tensor([0, k]))
