@@ -99,6 +99,15 @@ bool looks_deep(std::string_view name) {
            name.starts_with("_heapq.") || name.starts_with("_bisect.");
 }
 
+/// Autocast of a device that is no part of Modes.
+bool is_autocast_elsewhere(std::string_view name, std::span<PyObject* const> all) {
+    if (name.find("autocast_") == std::string_view::npos || name.ends_with("_available") ||
+        all.empty() || !PyUnicode_Check(all[0]))
+        return false;
+    return PyUnicode_CompareWithASCIIString(all[0], "cpu") != 0 &&
+           PyUnicode_CompareWithASCIIString(all[0], "cuda") != 0;
+}
+
 /// PyTorch's optimizers break around their steps for what TorchDynamo makes of gradient modes.
 bool is_hint_of_optimizers(Frame frame) { return module_of(frame) == "torch.optim.optimizer"; }
 
@@ -408,6 +417,7 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             return run();
         case CallKind::Shallow:
         case CallKind::Modes:
+            if (is_autocast_elsewhere(c.name, all)) throw Puzzle("a call of " + c.name);
             return Verdict::run;
         case CallKind::Cached:
             return on_cached_function(event, callable, all, result);

@@ -34,11 +34,10 @@ Modes Modes::now() {
     m.inference = c10::InferenceMode::is_enabled();
     m.autocast_cpu = at::autocast::is_autocast_enabled(at::kCPU);
     m.autocast_cuda = at::autocast::is_autocast_enabled(at::kCUDA);
-    if (m.autocast_cpu || m.autocast_cuda) {
-        m.autocast_cache = at::autocast::is_autocast_cache_enabled();
-        m.autocast_cpu_type = at::autocast::get_autocast_dtype(at::kCPU);
-        m.autocast_cuda_type = at::autocast::get_autocast_dtype(at::kCUDA);
-    }
+    // A program may ask for these where autocast is off, too.
+    m.autocast_cache = at::autocast::is_autocast_cache_enabled();
+    m.autocast_cpu_type = at::autocast::get_autocast_dtype(at::kCPU);
+    m.autocast_cuda_type = at::autocast::get_autocast_dtype(at::kCUDA);
     m.deterministic = at::globalContext().deterministicAlgorithms();
     m.default_type = c10::get_default_dtype_as_scalartype();
     m.saved_hooks = !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
@@ -62,6 +61,7 @@ bool Modes::reachable_from(const Modes& from) const {
     target.grad = from.grad;
     target.autocast_cpu = from.autocast_cpu;
     target.autocast_cpu_type = from.autocast_cpu_type;
+    target.autocast_cuda_type = from.autocast_cuda_type;
     target.autocast_cache = from.autocast_cache;
     return target == from;
 }
@@ -75,8 +75,12 @@ void Modes::establish(const Modes& from) const {
         else if (at::autocast::decrement_nesting() == 0)
             at::autocast::clear_cache();
     }
-    if (autocast_cpu && autocast_cpu_type != from.autocast_cpu_type)
+    if (autocast_cpu_type != from.autocast_cpu_type)
         at::autocast::set_autocast_dtype(at::kCPU, autocast_cpu_type);
+    if (autocast_cuda_type != from.autocast_cuda_type)
+        at::autocast::set_autocast_dtype(at::kCUDA, autocast_cuda_type);
+    if (autocast_cache != from.autocast_cache)
+        at::autocast::set_autocast_cache_enabled(autocast_cache);
 }
 
 std::string Modes::difference(const Modes& o) const {

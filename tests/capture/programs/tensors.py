@@ -363,6 +363,40 @@ def autocast(w):
 
 
 @program
+def types_of_autocast_where_it_is_off(w):
+    def asks(x):
+        kinds = torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")
+        return x.to(kinds[0]), kinds, torch.is_autocast_cache_enabled()
+
+    def asks_for_another_device(x):
+        return x * 2, torch.get_autocast_dtype("xpu")
+
+    def sets(x, dtype):
+        torch.set_autocast_dtype("cpu", dtype)
+        torch.set_autocast_cache_enabled(dtype is torch.bfloat16)
+        return x * 2
+
+    asks, sets = w.compile(asks), w.compile(sets)
+    asks_for_another_device = w.compile(asks_for_another_device)
+    before = {device: torch.get_autocast_dtype(device) for device in ("cpu", "cuda", "xpu")}
+    try:
+        for dtype in (torch.bfloat16, torch.bfloat16, torch.float16, torch.float16, torch.bfloat16):
+            for device in before:
+                torch.set_autocast_dtype(device, dtype)
+            w.call(asks, w.t(2))
+            w.call(asks_for_another_device, w.t(2))
+        for dtype in (torch.bfloat16, torch.float16, torch.float16, torch.bfloat16, torch.float16):
+            torch.set_autocast_cache_enabled(True)
+            torch.set_autocast_dtype("cpu", torch.bfloat16)
+            w.call(sets, w.t(2), dtype)
+            w.note(torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled())
+    finally:
+        torch.set_autocast_cache_enabled(True)
+        for device, dtype in before.items():
+            torch.set_autocast_dtype(device, dtype)
+
+
+@program
 def inference_mode(w):
     def f(x):
         return x * 2, torch.is_inference_mode_enabled()
