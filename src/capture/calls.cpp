@@ -408,6 +408,9 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             if (c.name == "next" && !all.empty() && world_->find(all[0]) != nullptr &&
                 !has_python_layout(Py_TYPE(all[0])))
                 throw Puzzle("an iterator from outside");
+            if (looks_deep(c.name))
+                for (PyObject* o : all)
+                    if (o != nullptr && PyType_Check(o)) world_->read_type_names(o, nullptr);
             read_arguments(all, looks_deep(c.name) ? 6 : 2);
             return run();
         case CallKind::Deep:

@@ -381,6 +381,7 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
         case Operation::format:
             if (any_tensor(o)) throw Puzzle("a tensor as text");
             world_->read_special_methods(o[0]);
+            if (PyType_Check(o[0])) world_->read_type_names(o[0], nullptr);
             read_arguments(o, 4);
             return Verdict::run;
         case Operation::enter_context: {

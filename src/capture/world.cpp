@@ -444,9 +444,53 @@ bool World::variables_are_back() const {
 
 // ---- attributes ----
 
+void World::read_pointer(PyObject* owner, PyObject* name, PyObject** location) {
+    if (written_.contains({owner, name}) ||
+        !reads_.insert({owner, reinterpret_cast<PyObject*>(location)}).second)
+        return;
+    if (find(owner) == nullptr)
+        pin(owner, PyType_Check(owner) ? reinterpret_cast<PyTypeObject*>(owner)->tp_name
+                                       : Py_TYPE(owner)->tp_name);
+    const std::int32_t place =
+        add_place({find(owner)->place, Reach::Lookup, 0, Ref::borrow(name)});
+    PinnedPointer p;
+    p.location = location;
+    p.owner = Ref::borrow(owner);
+    p.current = *location;
+    p.place = place;
+    p.read = pinned_read(name, *location, place);
+    guards_.pointers.push_back(std::move(p));
+}
+
 void World::read_type_attribute(PyTypeObject* owner, PyObject* name) {
-    read_class(Py_TYPE(reinterpret_cast<PyObject*>(owner)), name);
+    auto* object = reinterpret_cast<PyObject*>(owner);
+    PyObject* found = read_class(Py_TYPE(object), name);
     read_class(owner, name);
+    // Setting its name leaves a class's version as it is.
+    if (found != nullptr && Py_TYPE(found) == &PyGetSetDescr_Type) read_type_names(object, name);
+}
+
+void World::read_type_names(PyObject* type, PyObject* name) {
+    if (!PyType_HasFeature(reinterpret_cast<PyTypeObject*>(type), Py_TPFLAGS_HEAPTYPE)) return;
+    static PyObject* const names[] = {PyUnicode_InternFromString("__name__"),
+                                      PyUnicode_InternFromString("__qualname__")};
+    auto* heap = reinterpret_cast<PyHeapTypeObject*>(type);
+    PyObject** const locations[] = {&heap->ht_name, &heap->ht_qualname};
+    for (int i = 0; i < 2; ++i)
+        if (name == nullptr || PyUnicode_Compare(name, names[i]) == 0)
+            read_pointer(type, names[i], locations[i]);
+}
+
+/// What a function has beside its code and defaults.
+void World::read_function_attribute(PyObject* function, PyObject* name) {
+    auto* f = reinterpret_cast<PyFunctionObject*>(function);
+    const std::string text = text_of(name);
+    if (text == "__name__") return read_pointer(function, name, &f->func_name);
+    if (text == "__qualname__") return read_pointer(function, name, &f->func_qualname);
+    if (text != "__annotations__") return;
+    // Reading makes a dict of them, where there is none yet.
+    if (!Ref::steal(PyObject_GetAttr(function, name))) PyErr_Clear();
+    read_pointer(function, name, &f->func_annotations);
 }
 
 void World::read_instance(PyObject* owner, PyObject* name, PyObject* descriptor) {
@@ -531,7 +575,10 @@ void World::read_attribute(PyObject* owner, PyObject* name, bool plainly) {
                 return;
             }
             if (n == "__class__" || is_immutable_c_object(owner)) return;
-            if (PyFunction_Check(owner)) return read_function(owner);
+            if (PyFunction_Check(owner)) {
+                read_function_attribute(owner, name);
+                return read_function(owner);
+            }
             if (is_tensor(owner)) return;  // the recorder's business
             throw Puzzle("the attribute " + std::string(n) + " of " + describe(owner));
         }

@@ -131,6 +131,8 @@ class World {
     /// That special methods of the object's class stay what they are.
     void read_special_methods(PyObject* object);
     void read_function(PyObject* function);
+    /// `name` of a class, if it is one of its two names; nullptr: both, for a text of the class.
+    void read_type_names(PyObject* type, PyObject* name);
     /// The value of a context variable; `write_variable` before it is set.
     void read_variable(PyObject* variable);
     void write_variable(PyObject* variable);
@@ -148,7 +150,7 @@ class World {
     /// Which tensor of the outside this is decides something: false if it may be another one at
     /// the next call, or was made while recording.
     bool fix_tensor(PyObject* tensor);
-    /// The attribute `grad` of a tensor; and before it is set to None.
+    /// The attribute `grad` of a tensor; and before it is set.
     void read_gradient(PyObject* tensor);
     void write_gradient(PyObject* tensor);
     /// The function under functools.lru_cache has given `result`; `names`: a dict or none.
@@ -203,6 +205,9 @@ class World {
     void read_member(PyObject* owner, PyObject* descriptor, PyObject* name);
     void read_instance(PyObject* owner, PyObject* name, PyObject* descriptor);
     void read_type_attribute(PyTypeObject* owner, PyObject* name);
+    void read_function_attribute(PyObject* function, PyObject* name);
+    /// What C code holds of `owner`, which is known by its identity, at a fixed place.
+    void read_pointer(PyObject* owner, PyObject* name, PyObject** location);
     /// The keys of a dict before the recording wrote to it, in order, as a tuple.
     Ref first_keys(PyObject* dict) const;
     void read_whole_dict(PyObject* dict, int depth);

@@ -526,3 +526,40 @@ def classes_with_their_own_instance_checks(w):
     for n in (1, 2, 3, Number(), torch.nn.Parameter):
         w.call(f, w.t(3), n)
     w.call(f, torch.nn.Parameter(w.t(2)), 1)
+
+
+@program
+def names_are_set(w):
+    class Named:
+        def __repr__(self):
+            return f"{type(self).__qualname__}()"
+
+    def helper(x: int):
+        return x + 1
+
+    def of_the_class(x):
+        return x * 2, type(thing).__name__, Named.__qualname__, f"{thing!r}"
+
+    def texts(x):
+        return x * 2, f"{Named}", repr(Named), getattr(Named, "__name__")
+
+    def of_a_function(x):
+        return helper(x), helper.__name__, helper.__qualname__, list(helper.__annotations__)
+
+    thing = Named()
+    functions = [w.compile(f) for f in (of_the_class, texts, of_a_function)]
+    for k in range(8):
+        for f in functions:
+            w.call(f, w.t(2))
+        if k == 1:
+            Named.__name__ = "Other"
+        if k == 2:
+            Named.__qualname__ = "outer.Other"
+        if k == 3:
+            helper.__name__ = "assistant"
+        if k == 4:
+            helper.__qualname__ = "outer.assistant"
+        if k == 5:
+            helper.__annotations__["y"] = float
+        if k == 6:
+            helper.__annotations__ = {"z": bool}
