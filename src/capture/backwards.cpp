@@ -194,6 +194,7 @@ void Backwards::accumulate(const Walk& walk, const std::vector<at::Tensor>& grad
         const at::Tensor& leaf = walk.targets[i];
         at::Tensor& grad = leaf.mutable_grad();
         const c10::TensorImpl* before = grad.unsafeGetTensorImpl();
+        world.undo().note_gradient(python_object(leaf));
         AccumulateGrad::accumulateGrad(leaf, grad, gradients[i], 1,
                                        [&](at::Tensor&& sum) { grad = std::move(sum); });
         if (grad.unsafeGetTensorImpl() == before) continue;

@@ -149,6 +149,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
     } catch (const PutOff&) {
         histories_.restore();
         if (may_begin_again(transcript, frames, true)) throw BeginsAgain();
+        world_->undo().take_back_unfilled_gradients();
         throw;
     } catch (const pybind11::error_already_set&) {  // a backend's, or no fallback is wanted
         const Pending pending;
@@ -204,6 +205,7 @@ void Recording::fill_all(const Transcript& transcript, const std::vector<at::Ten
         transcript.fill_all(live);
     } catch (const PutOff&) {
         if (may_begin_again(transcript, frames, true)) throw BeginsAgain();
+        world_->undo().take_back_unfilled_gradients();
         throw;
     }
     for (const at::Tensor& t : freed) Backwards::release(t);
@@ -257,7 +259,7 @@ bool Recording::may_begin_again(const Transcript& transcript, Frames frames,
                                 bool calls_made) const {
     if (!again_ || frames == Frames::Stay || strict_ != Strict::No) return false;
     // What code of the program would run as its objects go, and what nobody can take back.
-    if (has_finalizers_ || !suspended_.empty() || !functions_.empty() || backwards_.any() ||
+    if (has_finalizers_ || !suspended_.empty() || !functions_.empty() ||
         !world_->undo().possible() || !world_->variables_are_back())
         return false;
     const Modes now = Modes::now();

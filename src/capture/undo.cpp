@@ -1,9 +1,13 @@
 // See undo.h.
 #include "capture/undo.h"
 
+#include <torch/csrc/autograd/python_variable.h>
+
 #include <ranges>
 
+#include "capture/guards.h"
 #include "capture/objects.h"
+#include "trace/recorder.h"
 
 namespace ingot::capture {
 
@@ -28,6 +32,15 @@ void Undo::note_member(PyObject* owner, PyObject* name) {
     if (!value) PyErr_Clear();
     before_.push_back(
         {Before::Kind::Member, Ref::borrow(owner), Ref::borrow(name), std::move(value)});
+}
+
+void Undo::note_gradient(PyObject* tensor) {
+    static PyObject* const name = PyUnicode_InternFromString("grad");
+    if (!noted_.insert({tensor, name}).second) return;
+    Ref value = gradient_of(tensor);
+    if (value.get() == Py_None) value = Ref();
+    before_.push_back(
+        {Before::Kind::Gradient, Ref::borrow(tensor), Ref::borrow(name), std::move(value)});
 }
 
 void Undo::note_contents(PyObject* container) {
@@ -58,6 +71,10 @@ bool Undo::put_back(const Before& before) {
             return PyCell_Set(o, value) == 0;
         case Before::Kind::Member:
             return PyObject_GenericSetAttr(o, name, value) == 0;
+        case Before::Kind::Gradient:
+            THPVariable_Unpack(o).mutable_grad() =
+                value == nullptr ? at::Tensor() : THPVariable_Unpack(value);
+            return true;
         case Before::Kind::Contents:
             if (PyList_Check(o)) return PyList_SetSlice(o, 0, PyList_GET_SIZE(o), value) == 0;
             if (PyDict_Check(o)) {
@@ -74,6 +91,13 @@ void Undo::take_back() {
     for (const Before& before : before_ | std::views::reverse)
         if (!put_back(before)) PyErr_Clear();  // a member that was absent
     before_.clear();
+}
+
+void Undo::take_back_unfilled_gradients() const {
+    for (const Before& before : before_)
+        if (before.kind == Before::Kind::Gradient &&
+            trace::is_promise(THPVariable_Unpack(before.object.get()).grad()))
+            put_back(before);
 }
 
 }  // namespace ingot::capture

@@ -25,6 +25,8 @@ class Undo {
     void note_cell(PyObject* cell);
     /// What a descriptor of a member of `owner` gives.
     void note_member(PyObject* owner, PyObject* name);
+    /// The attribute `grad` of a tensor.
+    void note_gradient(PyObject* tensor);
     /// A list, dict or deque is going to be changed by a method.
     void note_contents(PyObject* container);
     /// Something is done that cannot be taken back.
@@ -33,10 +35,12 @@ class Undo {
     bool possible() const { return possible_; }
     /// Gives everything its value before the recording, newest write first.
     void take_back();
+    /// Only each `grad` that nothing has been computed for: a promise.
+    void take_back_unfilled_gradients() const;
 
   private:
     struct Before {
-        enum class Kind : std::uint8_t { Key, Cell, Member, Contents } kind;
+        enum class Kind : std::uint8_t { Key, Cell, Member, Gradient, Contents } kind;
         Ref object, name, value;  // value: none if there was none
     };
     struct PairHash {

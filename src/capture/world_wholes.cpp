@@ -337,7 +337,7 @@ void World::write_gradient(PyObject* tensor) {
     const Known* k = find(tensor);
     if (k == nullptr || (!k->dynamic() && !fix_tensor(tensor)))
         throw Puzzle("a store to the gradient of a tensor");
-    undo_.lose();
+    undo_.note_gradient(tensor);
     if (written_.insert({tensor, name}).second)
         written_members_.emplace_back(Ref::borrow(tensor), Ref::borrow(name));
 }

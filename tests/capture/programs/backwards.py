@@ -1,5 +1,7 @@
 """A backward within the program: gradients added, freed graphs, hooks, whole training steps."""
 
+import warnings
+
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -422,3 +424,66 @@ def checkpoints_in_the_step(w):
     for reentrant in (False, True, False, True):
         w.call(step, w.t(4, 3, grad=True), reentrant)
         _state(w, module)
+
+
+@program
+def operators_that_fail_beside_a_backward(w):
+    weight, bias = nn.Parameter(w.t(3)), nn.Parameter(w.t(3))
+    table = w.t(8, 3)
+    optimizer = torch.optim.SGD([weight, bias], lr=0.1, momentum=0.5)
+
+    def loss(x):
+        return (weight * x + bias).sin().sum()
+
+    def before(x, k, log):
+        loss(x).backward()
+        return table[k]
+
+    def behind(x, k, log):
+        y = table[k]
+        loss(x).backward()
+        return y
+
+    def between(x, k, log):
+        weight.grad = None
+        loss(x).backward()
+        y = table[k]
+        bias.grad = None
+        loss(x * 2).backward()
+        return y
+
+    def caught(x, k, log):
+        try:
+            y = table[k]
+            loss(x).backward()
+        except IndexError:
+            return x, "caught"
+        return y, "fine"
+
+    def in_a_step(x, k, log):
+        optimizer.zero_grad()
+        loss(x * table[k]).backward()
+        optimizer.step()
+
+    def behind_a_break(x, k, log):
+        loss(x).backward()
+        print(len(log))
+        y = table[k]
+        loss(x).backward()
+        return y
+
+    def behind_a_warning(x, k, log):
+        warnings.warn("noted", stacklevel=1)
+        y = table[k]
+        weight.grad = None
+        loss(x).backward()
+        return y
+
+    for f in (before, behind, between, caught, in_a_step, behind_a_break, behind_a_warning):
+        f = w.compile(f)
+        weight.grad, bias.grad = None, w.t(3)
+        for k in (9, 9, 1, 9, 2):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                w.call(f, w.t(3), torch.tensor([0, k]), [])
+            w.note(weight, weight.grad, bias, bias.grad)
