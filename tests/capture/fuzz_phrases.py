@@ -8,11 +8,14 @@ in which a body "..." stands for random statements.
 from __future__ import annotations
 
 HEAD = """
+import collections
 import contextlib
 import dataclasses
 import enum
 import functools
+import itertools
 import math
+import operator
 from typing import Any, NamedTuple
 
 import torch
@@ -206,6 +209,14 @@ CHANGES = (
     "weight.grad = None",
     "weight.requires_grad_(not weight.requires_grad)",
     "Thing.kinds['k'] = len(Thing.kinds)",
+    "table['b'] = w.t(4)",
+    "table.pop('c', None)",
+    "helper.__kwdefaults__ = {'k': 2}",
+    "items.extend([w.t(4)] * 2)",
+    "thing.log.clear()",
+    "del thing.value; thing.value = w.t(4)",
+    "weight.grad = w.t(4)",
+    "state = dataclasses.replace(state, history=[1])",
 )
 
 STATEMENTS = (
@@ -291,6 +302,64 @@ STATEMENTS = (
     "thing.log.append(str(mode))",
     "thing.log += sorted({{str(k): 1 for k in table}}, key=len)[:1]",
     "if (total := len(items) + n) > 3: thing.log.append(total)",
+    'thing.log.append(f"{{tuple({t}.shape)}} {{{t}.dtype}} {{{t}.ndim:>3}}")',
+    "thing.log.append('{{:.2f}}|{{}}'.format({n}, {t}.shape))",
+    "thing.log.append(str({t}.shape) + repr({t}.dtype))",
+    "thing.log.append('%s %d' % (flag, count))",
+    "thing.log.append(Kind('add').name + Kind['MUL'].value)",
+    "thing.log.append(Pair._fields + tuple(Pair({n})._asdict()))",
+    "thing.log.append([one.name for one in dataclasses.fields(state)])",
+    "{t} = {t} * [k.value for k in Kind].index('mul')",
+    "assert isinstance({t}, torch.Tensor), f'{{n}}'",
+    # views of dicts, iterators, collections
+    "{t} = {t} + sum(len(k) for k in table.keys())",
+    "{t} = {t} * (('b' in table.keys()) + len(table.items()))",
+    "thing.log += sorted(table.keys() - {{'a'}})[:1]",
+    "thing.log.append([k for k in reversed(table)])",
+    "{t} = {t} + len([v for v in table.values() if isinstance(v, torch.Tensor)])",
+    "{t} = sum(itertools.chain(items, [{a}])) * 0.2",
+    "{t} = [*itertools.islice(itertools.cycle(items), 3)][-1]",
+    "{t} = {t} + sum(a * b for a, b in itertools.product((1, 2), (n, 0.5)))",
+    "{t} = list(itertools.accumulate(items[:3], lambda a, b: a * 0.5 + b))[-1]",
+    "{t} = {t} + sum(k for k, _ in itertools.groupby(sorted([n, 1, n])))",
+    "{t} = dict(itertools.zip_longest('ab', items[:2], fillvalue={t}))['b'] * 0.5",
+    "{t} = [a - b for a, b in itertools.pairwise(items)][0]",
+    "{t} = collections.deque(items, maxlen=2)[-1] * 0.5",
+    "{t} = {t} * collections.Counter('abca')['a']",
+    "groups = collections.defaultdict(list); groups[n].append({t}); {t} = groups[n][0] * 0.5",
+    "{t} = operator.add({t}, {n})",
+    "(first, *_), last = items, {t}; {t} = first * 0.5 + last",
+    "{t} = {t} if {c} else {u}",
+    "Thing.kinds.setdefault('j', 3)",
+    # operators that index, sort, put together
+    "{t} = torch.einsum('i,j->i', {a}, {u}) * 0.2",
+    "{t} = torch.einsum('i,i->', {a}, {t}) * 0.1 + {t}",
+    "{t} = {t}.gather(0, torch.tensor([1, 0])).sum() * 0.1 + {t}",
+    "{t} = {t}.index_select(0, torch.tensor([0, n])).mean() + {u}",
+    "{t} = {t}.clone(); {t}.scatter_add_(0, torch.tensor([0, 0]), {u}[:2])",
+    "{t} = {t}.sort().values",
+    "{t} = {t} + {t}.topk(2).values.sum() * 0.1",
+    "{t} = {t}.roll(1, 0)",
+    "{t} = nn.functional.pad({t}[1:], (1, 0), value=0.5)",
+    "{t} = nn.functional.one_hot(torch.tensor([0, 1]), 3).float().sum() * 0.1 + {t}",
+    "{t} = {t}.unfold(0, 2, 1).sum(-1).sum() * 0.1 + {t}",
+    "{t} = torch.stack([{t}, {u}], 1).flatten()[: {t}.shape[0]]",
+    "{t} = torch.meshgrid({t}, {u}, indexing='ij')[0][:, 0] * 0.5",
+    "{t} = torch.nan_to_num({t} / 0, posinf=1.0, neginf=-1.0, nan=0.5)",
+    "a, b = {t}.chunk(2); {t} = torch.cat([b, a])",
+    "{t}, _ = torch.max(torch.stack([{t}, {u}]), 0)",
+    "{t} = torch.std({t}) * 0.1 + {u}",
+    "{t}.unbind(0)[0].add_({n})",
+    "{t}[..., -1] += {n}",
+    "{t}[torch.tensor([0, 1])] = {u}[:2]",
+    "{t}[torch.tensor([1, 0])] += 0.5",
+    "{t} = {t}[torch.tensor([0, n])].sum() * 0.1 + {t}",
+    "{t}.select(0, 0).copy_({u}[-1])",
+    "{t}[{t}.argmax()] = {n}",
+    # nobody reads it
+    "{t}[torch.tensor([0, n])]",
+    "torch.gather({t}, 0, torch.tensor([{u}.numel() - 1]))",
+    "unread = torch.tensor([1, 2]) // torch.tensor([1, n])",
 )
 
 COMPOUNDS = (
@@ -317,6 +386,26 @@ COMPOUNDS = (
      ("else:", "...")],
     [("for {t}, k in ((v, j) for j, v in enumerate(items) if j < 2):", "...")],
     [("for leaf in list(thing):", ["{t} = {t} * 0.5 + leaf", "..."])],
+    [("try:", ["...", "if {c}: raise RuntimeError('planned')"]),
+     ("except (ValueError, RuntimeError) as error:", ["thing.log.append(str(error)[:7])"]),
+     ("finally:", ["thing.count += 1", "..."])],
+    [("for k in range(3):", [
+        [("try:", ["if k == n: continue", "..."]), ("finally:", ["count += 1"])]])],
+    [("for _ in itertools.repeat(None, 4):", [
+        "count += 1", "...", [("if count % 3 == 0:", ["break"])]])],
+    [("try:", ["{t}[torch.tensor([0, 3 * n])]", "..."]),
+     ("except IndexError:", ["thing.log.append('index')", "..."])],
+    [("try:", ["thing.log.append(torch.linalg.inv(torch.diag({t} * n)).sum() > 0.5)"]),
+     ("except RuntimeError:", "...")],
+    [("match table:", [
+        [("case {{'n': int(k), **rest}} if k > 2:", ["{t} = {t} * k + len(rest)"]),
+         ("case {{'b': torch.Tensor() as b}}:", ["{t} = {t} + b"]), ("case _:", "...")]])],
+    [("match {t}.shape:", [
+        [("case (4,):", "..."), ("case (k,):", ["{t} = {t} * k"]), ("case _:", "...")]])],
+    [("for name, value in list(table.items()):", [
+        [("if isinstance(value, torch.Tensor):", ["table[name] = value * 0.5", "..."])]])],
+    [("for k, (a, b) in enumerate(zip(items, items[1:])):", ["{t} = {t} + a * b * k", "..."])],
+    [("with torch.no_grad():", ["weight.mul_(0.5)", "..."])],
 )  # fmt: skip
 
 TENSORS = (
@@ -339,6 +428,16 @@ TENSORS = (
     "[{a}, {t}][n % 2]",
     "counted(torch.sin)({a})",
     "(weight * 0.5 + {a}).detach()",
+    "torch.einsum('i,i->i', {a}, {t})",
+    "torch.where({t} > 0, {a}, {n})",
+    "{a}.scatter(0, torch.tensor([1]), 0.5)",
+    "{a}.cumprod(0).tanh()",
+    "torch.cat([{a}, {t}])[: {t}.shape[0]]",
+    "functools.partial(torch.mul, {t})({a})",
+    "(lambda *, k: k * 2)(k={a})",
+    "nn.functional.gelu({a})",
+    "nn.functional.layer_norm({a}, {a}.shape)",
+    "(torch.logsumexp({a}, 0) + {t})",
 )
 
 NUMBERS = (
@@ -365,6 +464,18 @@ NUMBERS = (
     "(x.shape[0] * 0.5)",
     "(lambda k=n: k + 1)()",
     "{{0: 1, 1: s}}.get(n, 0.5)",
+    "len(table.keys())",
+    "next(itertools.count(n))",
+    "len(f'{{n}}')",
+    "{t}.ndim",
+    "{t}.numel()",
+    "list(table).index('n')",
+    "(isinstance(s, float) + 1)",
+    "operator.mul(n, 2)",
+    "sum(map(int, '12'))",
+    "pow(n, 2)",
+    "math.floor(s)",
+    "-(-n // 2)",
 )
 
 CONDITIONS = (
@@ -385,4 +496,12 @@ CONDITIONS = (
     "thing == Thing({t})",
     "{t}.is_contiguous()",
     "torch.is_grad_enabled()",
+    "table.keys() >= {{'a', 'n'}}",
+    "n in range(1, 3)",
+    "type(thing).__name__ == 'Thing'",
+    "{t}.dtype is torch.float32",
+    "len({{n, 1, 2}}) == 3",
+    "table.get('b') is None",
+    "any(isinstance(v, list) for v in table.values())",
+    "str(n) > '1'",
 )
