@@ -55,6 +55,30 @@ bool checks_indices(const Kernel& kernel) {
     return any(c.a_insts) || any(c.b_insts) || any(c.epilogue.insts);
 }
 
+bool divides(const Inst& i) {
+    const bool division = i.prim == Prim::TruncDiv || i.prim == Prim::FloorDiv ||
+                          i.prim == Prim::Fmod || i.prim == Prim::Remainder;
+    return i.kind == InstKind::Prim && division && is_integral(i.dtype);
+}
+
+// A kernel that divides integers, which says where it divides by zero.
+bool divides(const Kernel& kernel) {
+    for (const Nest& nest : kernel.nests)
+        for (const Phase& phase : nest.phases)
+            for (const Inst& i : phase.insts)
+                if (divides(i)) return true;
+    return kernel.contraction && std::ranges::any_of(kernel.contraction->epilogue.insts,
+                                                     [](const Inst& i) { return divides(i); });
+}
+
+// Whether the call may raise by its operands' numbers.
+bool may_fail(const ExternStep& step) {
+    if (step.index >= 0) return true;  // one of the program's own
+    if (step.prim == Prim::RandBernoulli || step.prim == Prim::Multinomial) return true;
+    const PrimKind k = kind(step.prim);
+    return k == PrimKind::Effect || k == PrimKind::Indexing || k == PrimKind::Linalg;
+}
+
 /// Where the code strides over the rest.
 constexpr std::int64_t kMostBlocks = 1 << 20;
 
@@ -442,20 +466,19 @@ void Instance::place_scratch() {
     }
 }
 
-// Inputs that are written before, or by, the last step that may fail: a kernel that checks indices,
-// or one of the program's own calls.
+// Inputs that are written before, or by, the last step that may fail.
 void Instance::find_spoiled(const Plan& plan) {
     may_spoil_.assign(inputs_.size(), false);
     std::size_t end = plan.steps.size();  // behind the last one that may fail
     const auto kernel_of = [&](const KernelStep& step) -> const Kernel& {
         return plan.kernels.at(step.kernel);
     };
-    const auto may_fail = [&](const auto& step) {
+    const auto fails = [&](const auto& step) {
         const auto* kernel = std::get_if<KernelStep>(&step);
-        return kernel != nullptr ? checks_indices(kernel_of(*kernel))
-                                 : std::get<ExternStep>(step).index >= 0;
+        if (kernel == nullptr) return may_fail(std::get<ExternStep>(step));
+        return checks_indices(kernel_of(*kernel)) || divides(kernel_of(*kernel));
     };
-    while (end > 0 && !may_fail(plan.steps[end - 1])) --end;
+    while (end > 0 && !fails(plan.steps[end - 1])) --end;
     std::vector<bool> written(buffers_.size(), false);
     for (std::size_t s = 0; s < end; ++s) {
         if (const auto* step = std::get_if<KernelStep>(&plan.steps[s])) {

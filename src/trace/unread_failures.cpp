@@ -24,17 +24,28 @@ namespace {
 /// raise, and did so while recording.
 bool never_fails(std::string_view callee) {
     static constexpr std::string_view kBeginnings[] = {
-        "aten::_fft_",      "aten::_foreach_",
-        "aten::_fused_",    "aten::_scaled_dot_product_",
-        "aten::_thnn_",     "aten::_native_multi_head_attention",
-        "aten::adaptive_",  "aten::_adaptive_",
-        "aten::avg_pool",   "aten::convolution",
-        "aten::lstm",       "aten::gru",
-        "aten::max_pool",   "aten::mkldnn_rnn_layer",
-        "aten::native_",    "aten::rnn_",
-        "aten::sort",       "aten::topk",
-        "aten::upsample_",  "aten::_upsample_",
-        "aten::_cdist_",    "aten::grid_sampler",
+        "aten::_fft_",
+        "aten::_foreach_",
+        "aten::_fused_",
+        "aten::_scaled_dot_product_",
+        "aten::_thnn_",
+        "aten::_native_multi_head_attention",
+        "aten::adaptive_",
+        "aten::_adaptive_",
+        "aten::avg_pool",
+        "aten::convolution",
+        "aten::lstm",
+        "aten::gru",
+        "aten::max_pool",
+        "aten::mkldnn_rnn_layer",
+        "aten::native_",
+        "aten::rnn_",
+        "aten::sort",
+        "aten::topk",
+        "aten::upsample_",
+        "aten::_upsample_",
+        "aten::_cdist_",
+        "aten::grid_sampler",
         "aten::_transformer_encoder_layer_fwd",
     };
     return std::ranges::any_of(kBeginnings,
@@ -75,7 +86,8 @@ class Keeper {
                 all = all == kNone ? one : e_.op(Prim::LogicalAnd, {all, one});
         }
         if (all == kNone) return;
-        e_.op(Prim::Assert, {all}, {{"message", std::string("an operator that nobody reads fails")}});
+        e_.op(Prim::Assert, {all},
+              {{"message", std::string("an operator that nobody reads fails")}});
     }
 
   private:
@@ -159,10 +171,10 @@ class Keeper {
             case Prim::Put:
                 return indices(n, 2, n.attrs.get<Ints>("dims"));
             case Prim::MaskedScatter: {
-                const ValueId ones =
-                    e_.reduce(Prim::Sum, e_.convert(n.operands[1], DType::I64),
-                              all_dims(n.operands[1]), false);
-                return {e_.op(Prim::Le, {ones, e_.size_like(ones, numel(e_.sizes(n.operands[2])))})};
+                const ValueId ones = e_.reduce(Prim::Sum, e_.convert(n.operands[1], DType::I64),
+                                               all_dims(n.operands[1]), false);
+                return {
+                    e_.op(Prim::Le, {ones, e_.size_like(ones, numel(e_.sizes(n.operands[2])))})};
             }
             case Prim::Gather:
             case Prim::Scatter:
@@ -202,8 +214,8 @@ class Keeper {
             const c10::SymInt size = e_.sizes(n.operands[0])[static_cast<std::size_t>(dims[k])];
             const ValueId end = e_.size_like(i, size);
             const ValueId begin = wraps(n) ? e_.op(Prim::Neg, {end}) : e_.number(i, 0);
-            out.push_back(holds_everywhere(e_.op(
-                Prim::LogicalAnd, {e_.op(Prim::Ge, {i, begin}), e_.op(Prim::Lt, {i, end})})));
+            out.push_back(holds_everywhere(
+                e_.op(Prim::LogicalAnd, {e_.op(Prim::Ge, {i, begin}), e_.op(Prim::Lt, {i, end})})));
         }
         return out;
     }

@@ -300,10 +300,17 @@ SymInts preserved_strides(const Layout& l) {
 SymInts broadcast_sizes(const SymInts& a, const SymInts& b) {
     std::size_t n = std::max(a.size(), b.size());
     SymInts out(n);
-    for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t i = n; i-- > 0;) {
         const c10::SymInt x = i < n - a.size() ? c10::SymInt(1) : a[i - (n - a.size())];
         const c10::SymInt y = i < n - b.size() ? c10::SymInt(1) : b[i - (n - b.size())];
-        if (x != 1 && y != 1 && x != y) throw UserError("sizes do not match in a broadcast");
+        if (x != 1 && y != 1 && x != y) {
+            const auto text = [](const c10::SymInt& s) {
+                return std::to_string(s.guard_int(__FILE__, __LINE__));
+            };
+            throw UserError("The size of tensor a (" + text(x) +
+                            ") must match the size of tensor b (" + text(y) +
+                            ") at non-singleton dimension " + std::to_string(i));
+        }
         out[i] = x == 1 ? y : x;
     }
     return out;

@@ -1,6 +1,7 @@
 """Exceptions: raised, caught, chained, re-raised, in finally, out of operators, with state kept."""
 
 import contextlib
+import itertools
 import warnings
 
 import torch
@@ -668,3 +669,30 @@ def operators_that_nobody_reads_before_a_backward(w):
             w.backward(y, weight)
         w.call(step, w.t(4), i)
         w.note(weight.grad)
+
+
+@program
+def what_was_written_before_an_operator_fails(w):
+    functions = (
+        lambda x, i: (x.mul_(0.5), x[i])[0],
+        lambda x, i: x[:2].mul_(0.5) + x[i],
+        lambda x, i: x.mul_(0.5).index_add_(0, i, torch.ones(2)),
+        lambda x, i: x.mul_(0.5).scatter_(0, i, torch.ones(2)),
+        lambda x, i: (x.mul_(0.5), torch.arange(2) // (i - 9))[0],
+        lambda x, i: (x.mul_(0.5), torch.arange(2) % (i - 9))[1],
+        lambda x, i: x.mul_(0.5).bernoulli_(torch.arange(4.0) - i[1] + 1),
+    )
+    for function in functions:
+        f = w.compile(function)
+        for k in (1, 9, 1, 9, 0):
+            w.call(f, w.t(4), torch.tensor([0, k]))
+
+
+@program
+def errors_of_sizes_within_c_code(w):
+    def f(x, y):
+        return sum(itertools.chain([x], [y])) * 2
+
+    f = w.compile(f)
+    for n in (4, 5, 4, 3):
+        w.call(f, w.t(4), w.t(n))
