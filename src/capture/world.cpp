@@ -311,8 +311,50 @@ PyObject* World::read_class(PyTypeObject* type, PyObject* name) {
 void World::read_special_methods(PyObject* object) {
     PyTypeObject* type = Py_TYPE(object);
     if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) return;
-    static PyObject* const any = PyUnicode_InternFromString("__class__");
-    read_class(type, any);
+    static const std::vector<PyObject*> names = [] {
+        std::vector<PyObject*> all;
+        for (const char* name : {"class",     "bool",
+                                 "len",       "iter",
+                                 "next",      "getitem",
+                                 "setitem",   "delitem",
+                                 "missing",   "contains",
+                                 "reversed",  "eq",
+                                 "ne",        "lt",
+                                 "le",        "gt",
+                                 "ge",        "hash",
+                                 "neg",       "pos",
+                                 "abs",       "invert",
+                                 "index",     "int",
+                                 "float",     "repr",
+                                 "str",       "format",
+                                 "enter",     "exit",
+                                 "get",       "set",
+                                 "delete",    "getattr",
+                                 "setattr",   "delattr",
+                                 "add",       "sub",
+                                 "mul",       "matmul",
+                                 "truediv",   "floordiv",
+                                 "mod",       "pow",
+                                 "and",       "or",
+                                 "xor",       "lshift",
+                                 "rshift",    "radd",
+                                 "rsub",      "rmul",
+                                 "rmatmul",   "rtruediv",
+                                 "rfloordiv", "rmod",
+                                 "rpow",      "iadd",
+                                 "isub",      "imul",
+                                 "imatmul",   "itruediv",
+                                 "ior",       "iand",
+                                 "ixor",      "instancecheck",
+                                 "call",      "subclasscheck",
+                                 "await",     "getattribute"})
+            all.push_back(PyUnicode_InternFromString(("__" + std::string(name) + "__").c_str()));
+        return all;
+    }();
+    // Whatever of them is set later is another meaning of what was done with the object.
+    static PyObject* const all = PyUnicode_InternFromString("special methods");
+    if (!reads_.insert({reinterpret_cast<PyObject*>(type), all}).second) return;
+    for (PyObject* name : names) read_class(type, name);
 }
 
 void World::read_function(PyObject* function) {
@@ -451,8 +493,7 @@ void World::read_pointer(PyObject* owner, PyObject* name, PyObject** location) {
     if (find(owner) == nullptr)
         pin(owner, PyType_Check(owner) ? reinterpret_cast<PyTypeObject*>(owner)->tp_name
                                        : Py_TYPE(owner)->tp_name);
-    const std::int32_t place =
-        add_place({find(owner)->place, Reach::Lookup, 0, Ref::borrow(name)});
+    const std::int32_t place = add_place({find(owner)->place, Reach::Lookup, 0, Ref::borrow(name)});
     PinnedPointer p;
     p.location = location;
     p.owner = Ref::borrow(owner);
@@ -467,7 +508,12 @@ void World::read_type_attribute(PyTypeObject* owner, PyObject* name) {
     PyObject* found = read_class(Py_TYPE(object), name);
     read_class(owner, name);
     // Setting its name leaves a class's version as it is.
-    if (found != nullptr && Py_TYPE(found) == &PyGetSetDescr_Type) read_type_names(object, name);
+    if (found == nullptr || Py_TYPE(found) != &PyGetSetDescr_Type) return;
+    read_type_names(object, name);
+    // Whoever has the dict reads anything: no other version of the class will do.
+    if (text_of(name) != "__dict__" || !PyType_HasFeature(owner, Py_TPFLAGS_HEAPTYPE)) return;
+    guards_.types[type_index_.at(object)].lookups.emplace_back(Ref::borrow(name),
+                                                               Ref::borrow(Py_NotImplemented));
 }
 
 void World::read_type_names(PyObject* type, PyObject* name) {
@@ -546,6 +592,9 @@ void World::read_attribute(PyObject* owner, PyObject* name, bool plainly) {
         guards_.pointers.push_back(std::move(p));
     }
     PyObject* found = read_class(type, name);
+    static PyObject* const ways[] = {PyUnicode_InternFromString("__getattr__"),
+                                     PyUnicode_InternFromString("__getattribute__")};
+    for (PyObject* way : ways) read_class(type, way);
     if (is_local_of_threads(type)) {
         if (found != nullptr) read_special_methods(found);
         const bool data = found != nullptr && Py_TYPE(found)->tp_descr_set != nullptr;

@@ -563,3 +563,49 @@ def names_are_set(w):
             helper.__annotations__["y"] = float
         if k == 6:
             helper.__annotations__ = {"z": bool}
+
+
+@program
+def special_methods_are_set(w):
+    class Plain:
+        def __len__(self):
+            return 2
+
+    class Base:
+        pass
+
+    class Derived(Base):
+        factor = 2
+
+    def truth(x):
+        return x if thing else -x, not thing, len(thing)
+
+    def arithmetic(x):
+        try:
+            return x * (thing + 1)
+        except TypeError:
+            return x
+
+    def attributes(x):
+        return x * getattr(other, "missing", 1), hasattr(other, "missing")
+
+    def of_a_dict(x):
+        return x * Derived.__dict__["factor"], "more" in vars(Derived)
+
+    thing, other = Plain(), Derived()
+    functions = [w.compile(f) for f in (truth, arithmetic, attributes, of_a_dict)]
+    for k in range(8):
+        for f in functions:
+            w.call(f, w.t(2))
+        if k == 1:
+            Plain.__bool__ = lambda self: False
+        if k == 2:
+            Plain.__len__ = lambda self: 0
+        if k == 3:
+            Plain.__add__ = lambda self, n: n + 4
+        if k == 4:
+            Base.__getattr__ = lambda self, name: 5
+        if k == 5:
+            Derived.factor, Derived.more = 3, 4
+        if k == 6:
+            Derived.__getattribute__ = lambda self, name: 8
