@@ -42,8 +42,10 @@ void ContractionEmitter::epilogue_rows(llvm::Function* f, bool masked) {
     const int step = vectors ? lanes : 1;
     Value* tile = f->getArg(8);
     auto* vector = llvm::FixedVectorType::get(element_, static_cast<unsigned>(lanes));
-    emit_loop(b_, "row", i64(0), f->getArg(5), [&](Value* row) {
-        bind_loops(b_, b_.CreateAdd(f->getArg(4), row), c_.m, symbols_);
+    const Odometer rows(c_.m);
+    const std::vector<Value*> first = rows.start(b_, f->getArg(4), symbols_);
+    emit_loop(b_, "row", i64(0), f->getArg(5), i64(1), first, [&](Value* row, const auto& at_row) {
+        rows.bind(at_row, symbols_);
         emit_loop(b_, "column", i64(0), masked ? f->getArg(7) : i64(columns()), i64(step), {},
                   [&](Value* column, const std::vector<Value*>&) {
                       bind_loops(b_, b_.CreateAdd(f->getArg(6), column), c_.n, symbols_);
@@ -66,6 +68,7 @@ void ContractionEmitter::epilogue_rows(llvm::Function* f, bool masked) {
                       for (const Store& s : c_.epilogue.stores) point.store(s);
                       return std::vector<Value*>{};
                   });
+        return rows.next(b_, at_row, symbols_);
     });
 }
 

@@ -21,15 +21,24 @@ llvm::Function* ContractionEmitter::table_function(const char* name, const Opera
                                   c_.k.begin() + static_cast<std::ptrdiff_t>(operand.inner));
     bind_loops(b_, f->getArg(3), c_.batch, symbols_);
     for (std::size_t n = operand.inner; n < c_.k.size(); ++n) symbols_[c_.k[n].var.node()] = i64(0);
-    Value* segments = expr(operand.segments);
     Value* bound = expr(limit);
-    emit_loop(b_, "row", i64(0), f->getArg(5), [&](Value* row) {
-        Value* index = b_.CreateAdd(f->getArg(4), row);
-        Value* exists = b_.CreateICmpSLT(index, bound);
+    const Odometer rows(loops);
+    const std::vector<Value*> first = rows.start(b_, f->getArg(4), symbols_);
+    emit_loop(b_, "row", i64(0), f->getArg(5), i64(1), first, [&](Value* row, const auto& at_row) {
+        Value* exists = b_.CreateICmpSLT(b_.CreateAdd(f->getArg(4), row), bound);
         // Rows that do not exist are described as row 0 and then replaced by zeros.
-        bind_loops(b_, b_.CreateSelect(exists, index, i64(0)), loops, symbols_);
-        emit_loop(b_, "segment", i64(0), segments, [&](Value* segment) {
-            bind_loops(b_, segment, outer, symbols_);
+        std::vector<Value*> described = at_row;
+        for (Value*& v : described) v = b_.CreateSelect(exists, v, i64(0));
+        rows.bind(described, symbols_);
+        // A loop for each of the outer k, so that what an inner one does not change is found once.
+        // Returns the place of the entry behind the last.
+        const std::function<Value*(std::size_t, Value*)> runs = [&](std::size_t n, Value* entry) {
+            if (n < outer.size())
+                return emit_loop(b_, "runs", i64(0), expr(outer[n].extent), i64(1), {entry},
+                                 [&](Value* i, const std::vector<Value*>& place) {
+                                     symbols_[outer[n].var.node()] = i;
+                                     return std::vector<Value*>{runs(n + 1, place[0])};
+                                 })[0];
             Value* valid = exists;
             if (operand.mask != kNone) {
                 PointEmitter point(b_, target_, buffers_, c_.round_intermediates);
@@ -37,9 +46,11 @@ llvm::Function* ContractionEmitter::table_function(const char* name, const Opera
                 valid = b_.CreateAnd(valid, point.emit_one(insts, operand.mask));
             }
             Value* run = at(operand_type(), pointer(operand.buffer), expr(operand.offset));
-            Value* entry = b_.CreateAdd(b_.CreateMul(segment, f->getArg(5)), row);
             b_.CreateStore(b_.CreateSelect(valid, run, f->getArg(7)), at(ptr, f->getArg(6), entry));
-        });
+            return b_.CreateAdd(entry, f->getArg(5));
+        };
+        runs(0, row);
+        return rows.next(b_, at_row, symbols_);
     });
     b_.CreateRetVoid();
     return f;

@@ -98,6 +98,33 @@ void bind_loops(llvm::IRBuilder<>& b, Value* flat, const std::vector<Loop>& loop
     }
 }
 
+std::vector<Value*> Odometer::start(llvm::IRBuilder<>& b, Value* flat,
+                                    const SymbolValues& symbols) const {
+    SymbolValues bound = symbols;
+    bind_loops(b, flat, loops_, bound);
+    std::vector<Value*> at;
+    for (const Loop& l : loops_) at.push_back(bound.at(l.var.node()));
+    return at;
+}
+
+void Odometer::bind(const std::vector<Value*>& at, SymbolValues& symbols) const {
+    for (std::size_t n = 0; n < loops_.size(); ++n) symbols[loops_[n].var.node()] = at[n];
+}
+
+std::vector<Value*> Odometer::next(llvm::IRBuilder<>& b, const std::vector<Value*>& at,
+                                   const SymbolValues& symbols) const {
+    std::vector<Value*> result = at;
+    Value* carry = b.getInt64(1);
+    for (std::size_t n = loops_.size(); n-- > 0;) {
+        result[n] = b.CreateAdd(at[n], carry);
+        if (n == 0) break;
+        Value* wraps = b.CreateICmpEQ(result[n], emit_expr(b, loops_[n].extent, symbols));
+        result[n] = b.CreateSelect(wraps, b.getInt64(0), result[n]);
+        carry = b.CreateZExt(wraps, b.getInt64Ty());
+    }
+    return result;
+}
+
 PointEmitter::PointEmitter(llvm::IRBuilder<>& b, const TargetInfo& target, const Buffers& buffers,
                            bool round_intermediates)
     : context_{b, target, buffers.error},

@@ -23,6 +23,24 @@ llvm::Value* emit_expr(llvm::IRBuilder<>& b, Expr e, const SymbolValues& symbols
 void bind_loops(llvm::IRBuilder<>& b, llvm::Value* flat, const std::vector<Loop>& loops,
                 SymbolValues& symbols);
 
+/// The loops' variables of one point after another: divisions find the first point's, and from one
+/// point to the next they are counted on like an odometer.
+class Odometer {
+  public:
+    explicit Odometer(const std::vector<Loop>& loops) : loops_(loops) {}
+
+    /// Those of point `flat`.
+    std::vector<llvm::Value*> start(llvm::IRBuilder<>& b, llvm::Value* flat,
+                                    const SymbolValues& symbols) const;
+    void bind(const std::vector<llvm::Value*>& at, SymbolValues& symbols) const;
+    /// Those of the point behind `at`. Behind the last point the outermost one is its extent.
+    std::vector<llvm::Value*> next(llvm::IRBuilder<>& b, const std::vector<llvm::Value*>& at,
+                                   const SymbolValues& symbols) const;
+
+  private:
+    const std::vector<Loop>& loops_;
+};
+
 class PointEmitter {
   public:
     struct Buffers {
