@@ -385,11 +385,16 @@ float from_bf16(std::uint16_t x) {
     return result;
 }
 
-/// out = bf16(A B) with everything in bf16 but the sum.
-void check_bf16(std::int64_t m, std::int64_t n, std::int64_t k, Right right) {
+/// out = bf16(A B) with everything in bf16 but the sum; several A, `gap` elements between them.
+void check_bf16(std::int64_t m, std::int64_t n, std::int64_t k, Right right, std::int64_t batch = 1,
+                std::int64_t gap = 0) {
     SCOPED_TRACE(testing::Message()
                  << m << "x" << n << "x" << k << " right " << static_cast<int>(right));
     Builder f;
+    const std::int64_t apart = m * k + gap;
+    const Loop lb = f.loop("b", batch);
+    if (batch > 1) f.c.batch = {lb};
+    const Expr of_batch = batch > 1 ? lb.var : Expr(0);
     const Loop lm = f.loop("m", m), ln = f.loop("n", n), lk = f.loop("k", k);
     f.c.m = {lm};
     f.c.n = {ln};
@@ -401,8 +406,8 @@ void check_bf16(std::int64_t m, std::int64_t n, std::int64_t k, Right right) {
         i.dtype = DType::BF16;
         return i;
     };
-    f.c.a_insts = {load(a, lm.var * k + lk.var)};
-    const Data left = random_data(m * k, 1), plain = random_data(k * n, 2);
+    f.c.a_insts = {load(a, of_batch * apart + lm.var * k + lk.var)};
+    const Data left = random_data(batch * apart, 1), plain = random_data(k * n, 2);
     Data laid = plain;
     const int panel = panel_width(n, DType::F32, vector_target(jit().target()));
     if (right == Right::Packed) {
@@ -418,17 +423,18 @@ void check_bf16(std::int64_t m, std::int64_t n, std::int64_t k, Right right) {
         f.c.b_insts = {load(b, ln.var * k + lk.var)};
     }
     f.c.epilogue.insts = {Builder::accumulator(), Builder::prim(Prim::Convert, {0}, DType::BF16)};
-    f.store(out, lm.var * n + ln.var, 1);
-    std::vector<std::uint16_t> a_data, b_data, result(static_cast<std::size_t>(m * n));
+    f.store(out, (of_batch * m + lm.var) * n + ln.var, 1);
+    std::vector<std::uint16_t> a_data, b_data, result(static_cast<std::size_t>(batch * m * n));
     for (const float x : left) a_data.push_back(to_bf16(x));
     for (const float x : laid) b_data.push_back(to_bf16(x));
     run(f.finish(), {a_data.data(), b_data.data(), result.data()}, {}, 2);
-    for (std::int64_t r = 0; r < m; ++r)
+    for (std::int64_t r = 0; r < batch * m; ++r)
         for (std::int64_t j = 0; j < n; ++j) {
+            const std::int64_t row = r / m * apart + r % m * k;
             double sum = 0, size = 0;
             for (std::int64_t x = 0; x < k; ++x) {
                 const double term =
-                    static_cast<double>(from_bf16(a_data[static_cast<std::size_t>(r * k + x)])) *
+                    static_cast<double>(from_bf16(a_data[static_cast<std::size_t>(row + x)])) *
                     from_bf16(to_bf16(plain[static_cast<std::size_t>(x * n + j)]));
                 sum += term;
                 size += std::abs(term);
@@ -450,6 +456,7 @@ TEST(Contraction, BFloat16) {
         check_bf16(197, 75, 576, right);
         check_bf16(1100, 64, 608, right);
         check_bf16(47, 33, 302, right);
+        check_bf16(30, 40, 64, right, 3, 1);  // no whole number of pairs apart
     }
 }
 

@@ -110,6 +110,8 @@ std::optional<Expr> find_batch_shift(const Decisions& d, const Contraction& c) {
     const std::int64_t shift = linear->stride.constant() * (d.plan.pairs ? 2 : bytes(d.dtype));
     if (!c.batch[0].extent.is_constant() || shift * c.batch[0].extent.constant() > 64 << 10)
         return std::nullopt;
+    // Micro-kernels shift by whole elements, of which pairs are one.
+    if (shift % bytes(d.dtype) != 0) return std::nullopt;
     const bool mask_varies = std::any_of(c.a_insts.begin(), c.a_insts.end() - 1,
                                          [&](const Inst& i) { return contains(i.offset, var); });
     if (mask_varies) return std::nullopt;

@@ -151,10 +151,11 @@ class Tile {
         }
     }
 
-    /// The loop over k in [0, count): `address(k, u, row)` is A's element at k + u. Returns the
-    /// accumulators and where B and what is fetched ahead go on behind the last k.
+    /// The loop over k in [first, first + count): `address(k, u, row)` is A's element at k + u.
+    /// Returns the accumulators and where B and what is fetched ahead go on behind the last k.
     template <typename Address>
-    std::pair<Values, Cursor> over_k(Values acc, Value* count, Cursor start, Address&& address) {
+    std::pair<Values, Cursor> over_k(Values acc, Value* first, Value* count, Cursor start,
+                                     Address&& address) {
         const int unroll = unrolled(shape_);
         push(acc, start);
         auto body = [&](int steps) {
@@ -171,10 +172,13 @@ class Tile {
                 return carried;
             };
         };
-        Value* blocked = b_.CreateAnd(count, b_.getInt64(~static_cast<std::uint64_t>(unroll - 1)));
-        acc = emit_loop(b_, "k", b_.getInt64(0), blocked,
-                        b_.getInt64(static_cast<std::uint64_t>(unroll)), acc, body(unroll));
-        if (unroll > 1) acc = emit_loop(b_, "k_rest", blocked, count, b_.getInt64(1), acc, body(1));
+        Value* blocked = b_.CreateAdd(
+            first, b_.CreateAnd(count, b_.getInt64(~static_cast<std::uint64_t>(unroll - 1))));
+        acc = emit_loop(b_, "k", first, blocked, b_.getInt64(static_cast<std::uint64_t>(unroll)),
+                        acc, body(unroll));
+        if (unroll > 1)
+            acc = emit_loop(b_, "k_rest", blocked, b_.CreateAdd(first, count), b_.getInt64(1), acc,
+                            body(1));
         const Cursor end = pop(acc);
         return {acc, end};
     }
@@ -301,8 +305,8 @@ llvm::Function* packed_kernel(llvm::Module& module, const TileShape& shape, std:
                       return b.CreateConstGEP1_64(shape.element, at,
                                                   static_cast<std::uint64_t>(u * shape.rows + row));
                   };
-                  auto [sum, behind] =
-                      tile.over_k(tile.initial(), length, tile.pop(carried), address);
+                  auto [sum, behind] = tile.over_k(tile.initial(), b.getInt64(0), length,
+                                                   tile.pop(carried), address);
                   Value* first = b.CreateAnd(replace, b.CreateICmpEQ(start, b.getInt64(0)));
                   tile.flush(sum, f->getArg(4), f->getArg(5), first);
                   tile.push(carried, behind);
@@ -324,6 +328,8 @@ llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::i
     Tile tile(b, shape, ldb, f->getArg(4), f->getArg(10));
     Value* table = f->getArg(0);
     Value* count = f->getArg(2);
+    Value* shift = b.CreateExactSDiv(
+        f->getArg(8), b.getInt64(shape.element->isDoubleTy() ? sizeof(double) : sizeof(float)));
     // The sums, how many k they hold, whether C holds nothing yet, and where B goes on.
     Values carried = tile.initial();
     carried.insert(carried.end(), {b.getInt64(0), b.CreateNot(f->getArg(7))});
@@ -334,13 +340,12 @@ llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::i
             Value* entry = b.CreateGEP(
                 ptr, table,
                 b.CreateMul(segment, b.getInt64(static_cast<std::uint64_t>(shape.rows))));
+            // The pointers as they are: what is added to all of them is added to the index, which
+            // is one register. LLVM would keep a second dozen, and spill both.
             Values rows;
             for (int row = 0; row < shape.rows; ++row)
-                rows.push_back(b.CreateGEP(
-                    b.getInt8Ty(),
-                    b.CreateLoad(ptr,
-                                 b.CreateConstGEP1_64(ptr, entry, static_cast<std::uint64_t>(row))),
-                    f->getArg(8)));
+                rows.push_back(b.CreateLoad(
+                    ptr, b.CreateConstGEP1_64(ptr, entry, static_cast<std::uint64_t>(row))));
             return emit_loop(
                 b, "block", b.getInt64(0), count, b.getInt64(shape.sum_block), acc,
                 [&](Value* start, Values inner) {
@@ -349,12 +354,13 @@ llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::i
                     Value* since = take_last(inner);
                     Value* length = shorter(b, shape, b.CreateSub(count, start));
                     auto address = [&](Value* k, int u, int row) {
-                        Value* at = b.CreateGEP(shape.element, rows[static_cast<std::size_t>(row)],
-                                                b.CreateAdd(start, k));
+                        Value* at =
+                            b.CreateGEP(shape.element, rows[static_cast<std::size_t>(row)], k);
                         return b.CreateConstGEP1_64(shape.element, at,
                                                     static_cast<std::uint64_t>(u));
                     };
-                    auto [sum, behind] = tile.over_k(inner, length, cursor, address);
+                    auto [sum, behind] =
+                        tile.over_k(inner, b.CreateAdd(shift, start), length, cursor, address);
                     Values next = tile.flush_if_long(sum, b.CreateAdd(since, length), first,
                                                      f->getArg(5), f->getArg(6));
                     tile.push(next, behind);
