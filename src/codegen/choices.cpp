@@ -21,7 +21,7 @@ void write(std::ostream& out, const Decisions& d) {
     out << d.plan.tile.lanes << ' ' << d.plan.tile.vectors << ' ' << d.plan.tile.rows << ' '
         << d.plan.pairs << d.plan.parts << d.matrix_runs << d.pad_rest << d.pack_a << d.b_in_place
         << d.batch_shift.has_value() << ' ' << d.block_rows << ' ' << d.most_rows << ' '
-        << d.block_k << ' ' << d.group;
+        << d.block_k << ' ' << d.group << ' ' << d.tiles << ' ' << or_default(d.blocks, -1);
     for (const int h : d.heights) out << ' ' << h;
 }
 

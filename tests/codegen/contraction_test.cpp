@@ -10,6 +10,7 @@
 #include <limits>
 #include <random>
 
+#include "codegen/contraction/decisions.h"
 #include "codegen/llvm/jit.h"
 #include "ir/error.h"
 
@@ -593,6 +594,36 @@ TEST(Contraction, Convolutions) {
     check_conv({1, 30, 30, 3, 64, 7, 2, 3, 1, 1, false});
     check_conv({1, 25, 25, 3, 64, 7, 2, 3, 1, 1, false});  // the last tile has one row, at the edge
     check_conv({1, 5, 5, 4, 6, 5, 1, 2, 1, 2, false});
+    // Several blocks of rows that end within rows of images.
+    check_conv({3, 29, 31, 48, 40, 3, 1, 1, 1, 1});
+    check_conv({3, 47, 45, 40, 70, 3, 2, 1, 1, 1});
+}
+
+/// Threads take equal numbers of blocks, so no block may have a tile fewer than it could.
+TEST(Contraction, BlocksOfRowsAreEqual) {
+    TargetInfo target = target_named("znver4");
+    target.l2_bytes = 1 << 20;
+    target.cores = 2;
+    target.maker = Maker::Amd;
+    constexpr std::int64_t m = 1024, n = 768, k = 3072, panel = 32;
+    Builder f;
+    const Loop lm = f.loop("m", m), ln = f.loop("n", n), lk = f.loop("k", k);
+    f.c.m = {lm};
+    f.c.n = {ln};
+    f.c.k = {lk};
+    const auto a = f.buffer(), b = f.buffer(), out = f.buffer(true);
+    f.c.b_panel = panel;
+    f.c.a_insts = {Builder::load(a, lm.var * k + lk.var)};
+    f.c.b_insts = {Builder::load(
+        b, floor_div(ln.var, panel) * (k * panel) + lk.var * panel + mod(ln.var, panel))};
+    f.c.epilogue.insts = {Builder::accumulator()};
+    f.store(out, lm.var * n + ln.var, 0);
+    const Decisions d = decide(f.finish(), target);
+    EXPECT_EQ(d.heights, std::vector<int>{12});
+    EXPECT_EQ(d.tiles, 86);
+    const std::int64_t blocks = d.blocks.constant();
+    EXPECT_GT(blocks, 1);
+    EXPECT_EQ(d.block_rows, (d.tiles + blocks - 1) / blocks * 12);
 }
 
 }  // namespace

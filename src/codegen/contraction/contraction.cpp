@@ -164,6 +164,12 @@ void ContractionEmitter::tiles(Value* batch, Value* start, Value* end, Value* pa
         });
 }
 
+Value* ContractionEmitter::first_row(Value* block) {
+    if (d_.tiles == 0) return b_.CreateMul(block, i64(d_.block_rows));
+    Value* tile = b_.CreateUDiv(b_.CreateMul(block, i64(d_.tiles)), expr(d_.blocks));
+    return b_.CreateMul(tile, i64(d_.heights[0]));
+}
+
 /// The KernelFn.
 llvm::Function* ContractionEmitter::main_function() {
     auto* ptr = b_.getPtrTy();
@@ -194,10 +200,10 @@ llvm::Function* ContractionEmitter::main_function() {
                   if (d_.image) {
                       rows = image_block(block_index);
                   } else {
-                      rows.start = b_.CreateMul(block_index, i64(d_.block_rows));
                       Value* is_last = b_.CreateICmpEQ(block_index, b_.CreateSub(blocks, i64(1)));
+                      rows.start = first_row(block_index);
                       rows.end =
-                          b_.CreateSelect(is_last, m, b_.CreateAdd(rows.start, i64(d_.block_rows)));
+                          b_.CreateSelect(is_last, m, first_row(b_.CreateAdd(block_index, i64(1))));
                   }
                   if_then(b_.CreateICmpNE(block, carried[0]), [&] {
                       if (d_.image) return prepare_image(rows);

@@ -22,9 +22,12 @@ struct Scratch {
 struct Decisions {
     ContractionPlan plan;
     DType dtype = DType::F32;
-    std::vector<int> heights;     // of tiles: the full one, then what the rest is made of
-    std::int64_t block_rows = 0;  // of all blocks but the last
-    std::int64_t most_rows = 0;   // of any block, whole tiles
+    std::vector<int> heights;  // of tiles: the full one, then what the rest is made of
+    // Of all blocks but the last; where `tiles` is set, the most that one has but for a rest.
+    std::int64_t block_rows = 0;
+    // By vectors and where m is known: full tiles, divided as equally as can be. 0: elsewhere.
+    std::int64_t tiles = 0;
+    std::int64_t most_rows = 0;  // of any block, whole tiles
     // So many k (units) of a panel stay in the first cache while all rows of a block pass by; 0:
     // all k at once.
     std::int64_t block_k = 0;

@@ -115,6 +115,7 @@ class ContractionEmitter {
         llvm::Value *start, *end;
         llvm::Value *first_result = nullptr, *image_rows = nullptr;  // of an image
     };
+    llvm::Value* first_row(llvm::Value* block);
     void prepare_block(llvm::Value* batch, llvm::Value* start, llvm::Value* end);
     void find_image_steps();
     RowBlock image_block(llvm::Value* block);
