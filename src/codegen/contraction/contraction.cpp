@@ -83,7 +83,29 @@ void ContractionEmitter::for_tiles(Value* start, Value* end, const TileBody& bod
     }
 }
 
-void ContractionEmitter::tiles(Value* batch, Value* start, Value* end, Value* panel_index) {
+/// Asks for the image's points that a full tile reads, `local` rows into the block: windows are
+/// many short runs, which the processor does not see coming.
+void ContractionEmitter::fetch_windows(Value* batch_shift, Value* local) {
+    constexpr std::uint32_t kRead = 0, kSecondCache = 2, kData = 1;
+    Value* segments = expr(d_.plan.a.segments);
+    Value* table =
+        at(b_.getPtrTy(), bytes_at(scratch_, d_.scratch.table), b_.CreateMul(local, segments));
+    Value* run_bytes = b_.CreateMul(expr(d_.plan.a.run), i64(bytes(d_.dtype)));
+    emit_loop(b_, "window", i64(0), b_.CreateMul(segments, i64(d_.heights[0])), [&](Value* n) {
+        Value* run = at(b_.getInt8Ty(), b_.CreateLoad(b_.getPtrTy(), at(b_.getPtrTy(), table, n)),
+                        batch_shift);
+        emit_loop(b_, "line", i64(0), run_bytes, i64(64), {},
+                  [&](Value* line, const std::vector<Value*>&) {
+                      b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {b_.getPtrTy()},
+                                         {at(b_.getInt8Ty(), run, line), b_.getInt32(kRead),
+                                          b_.getInt32(kSecondCache), b_.getInt32(kData)});
+                      return std::vector<Value*>{};
+                  });
+    });
+}
+
+void ContractionEmitter::tiles(Value* batch, Value* start, Value* end, Value* panel_index,
+                               Value* is_first_panel) {
     Value* k = units(d_.plan.k);
     Value* n = expr(d_.plan.n);
     Value* first_column = b_.CreateMul(panel_index, i64(columns()));
@@ -125,6 +147,11 @@ void ContractionEmitter::tiles(Value* batch, Value* start, Value* end, Value* pa
         Value* add = b_.CreateICmpNE(from, i64(0));
         for_tiles(start, end, [&](int height, Value* row, Value* local) {
             const llvm::FunctionCallee f = kernel(height);
+            if (fetches_windows() && height == d_.heights[0]) {
+                Value* behind_next = b_.CreateAdd(row, i64(2 * std::int64_t{height}));
+                if_then(b_.CreateAnd(is_first_panel, b_.CreateICmpSLE(behind_next, end)),
+                        [&] { fetch_windows(shift, b_.CreateAdd(local, i64(height))); });
+            }
             Value* ldc = i64(columns());
             Value* sums = d_.block_k > 0
                               ? at(element_, scratch_, b_.CreateMul(local, i64(columns())))
@@ -205,12 +232,13 @@ llvm::Function* ContractionEmitter::main_function() {
                       rows.end =
                           b_.CreateSelect(is_last, m, first_row(b_.CreateAdd(block_index, i64(1))));
                   }
-                  if_then(b_.CreateICmpNE(block, carried[0]), [&] {
+                  Value* is_fresh = b_.CreateICmpNE(block, carried[0]);
+                  if_then(is_fresh, [&] {
                       if (d_.image) return prepare_image(rows);
                       prepare_block(d_.batch_shift ? i64(0) : batch, rows.start, rows.end);
                   });
                   d_.plan.by_matrix_units() ? matrix_tiles(batch, rows, group)
-                                            : tiles(batch, rows.start, rows.end, group);
+                                            : tiles(batch, rows.start, rows.end, group, is_fresh);
                   return std::vector<Value*>{block};
               });
     if (d_.plan.by_matrix_units()) b_.CreateIntrinsic(llvm::Intrinsic::x86_tilerelease, {}, {});

@@ -66,6 +66,10 @@ class ContractionEmitter {
     /// Panels that were packed ahead lie one behind the other, mostly outside the caches: while one
     /// is used, the next is fetched.
     bool looks_ahead() const { return d_.plan.b.form == OperandForm::Panels; }
+    /// An image is read where it lies, and the block's first panel finds it outside the caches.
+    bool fetches_windows() const {
+        return d_.plan.a.form == OperandForm::Runs && !d_.plan.a.segments.is(1) && !d_.pack_a;
+    }
     /// Of the operands in memory.
     llvm::Type* operand_type() { return d_.plan.pairs ? b_.getInt16Ty() : element_; }
     llvm::Value* units(Expr along_k) { return expr(d_.units(along_k)); }
@@ -128,7 +132,9 @@ class ContractionEmitter {
                      llvm::Value* count, llvm::Value* out);
     llvm::Value* first_of_b(llvm::Value* batch);
     PanelValue columns_in_place(llvm::Value* batch, llvm::Value* first_column);
-    void tiles(llvm::Value* batch, llvm::Value* start, llvm::Value* end, llvm::Value* panel_index);
+    void tiles(llvm::Value* batch, llvm::Value* start, llvm::Value* end, llvm::Value* panel_index,
+               llvm::Value* is_first_panel);
+    void fetch_windows(llvm::Value* batch_shift, llvm::Value* local);
     llvm::Value* extremes_of_rows(llvm::Value* local);
     llvm::Value* extremes_of_panel(llvm::Value* n_th);
     void forget(llvm::Value* extremes);
