@@ -11,6 +11,7 @@
 
 #include "bindings/errors.h"
 #include "bindings/lock.h"
+#include "capture/dropped_gradients.h"
 #include "capture/objects.h"
 #include "capture/violations.h"
 #include "trace/tensors.h"
@@ -59,6 +60,9 @@ bool GraphEnd::run(const RecordingContext& context, const Transcript& transcript
                    Counters& counters, Observer* observer, bool may_fail) {
     std::vector<std::string> spent = take_spent();
     assign_inputs(context.backend != nullptr);
+    segment_.dropped = find_dropped(world_.cleared_gradients(), segment_);
+    for (ClearedGradient& c : segment_.dropped)
+        if (PyObject* gradient = std::exchange(c.object, nullptr)) drop_recorded(gradient);
     const std::size_t operators = recorder_.log().size();
     for (const trace::LoggedCall& call : recorder_.log())
         segment_.operators.push_back(call.op.schema().name());

@@ -164,6 +164,12 @@ struct CachedCall {
     PinnedRead read;
     std::int32_t place = -1;
 };
+/// A leaf's `grad` that was set to None before anything was computed.
+struct ClearedGradient {
+    std::int32_t tensor = -1, leaf = -1;  // the leaf: a pinned tensor or a node
+    std::int32_t gradient = -1;           // the node of what was there, if that was read
+    PyObject* object = nullptr;           // it, as long as the recording lasts
+};
 /// Two dynamic objects are the same or not; second may be a pinned object instead.
 struct Relation {
     std::int32_t first = -1, second = -1;

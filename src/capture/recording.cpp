@@ -484,7 +484,7 @@ void Recording::on_store(const Event& event) {
         case Operation::delete_attribute:
             if (is_tensor(o[0])) {
                 if (o.size() > 1 && o[1] == Py_None && text_of(event.name) == "grad")
-                    return world_->write_gradient(o[0]);
+                    return world_->write_gradient(o[0], recorder_->log().empty());
                 PyObject* found = _PyType_Lookup(Py_TYPE(o[0]), event.name);
                 if (found != nullptr || world_->find(o[0]) != nullptr)
                     throw Puzzle("a store to the attribute " + text_of(event.name) +

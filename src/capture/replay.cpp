@@ -6,6 +6,7 @@
 
 #include "bindings/errors.h"
 #include "bindings/lock.h"
+#include "capture/dropped_gradients.h"
 #include "capture/perform.h"
 #include "capture/resumption.h"
 #include "trace/tensors.h"
@@ -84,7 +85,9 @@ ReplayStatus serve(const ReplayContext& context, const SegmentList& list,
         if (s.end == Segment::End::Eager) return ReplayStatus::Eager;
         std::vector<at::Tensor> outputs;
         if (s.program != nullptr) {
+            DroppedGradients dropped(s.dropped, values, s.guards);
             const ReplayStatus status = compute(s, values, outputs);
+            if (status == ReplayStatus::Done) dropped.program_has_run();
             if (status == ReplayStatus::Eager) return status;
             if (status == ReplayStatus::NoMatch) {
                 if (last && context.failure != nullptr)

@@ -59,6 +59,7 @@ struct Segment {
     GuardSet guards;
     std::shared_ptr<SegmentProgram> program;  // none: nothing to compute
     std::vector<Input> inputs;                // the program's
+    std::vector<ClearedGradient> dropped;     // before the program runs
     Recipes recipes;
     bool has_effects = false;
     End end = End::Eager;

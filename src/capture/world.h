@@ -8,6 +8,7 @@
 #include <Python.h>
 
 #include <functional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -151,8 +152,11 @@ class World {
     /// the next call, or was made while recording.
     bool fix_tensor(PyObject* tensor);
     /// The attribute `grad` of a tensor; and before it is set.
+    /// `first`: to None, and nothing has been computed yet.
     void read_gradient(PyObject* tensor);
-    void write_gradient(PyObject* tensor);
+    void write_gradient(PyObject* tensor, bool first = false);
+    /// What was set to None `first`, before it was written otherwise.
+    std::span<const ClearedGradient> cleared_gradients() const { return cleared_; }
     /// The function under functools.lru_cache has given `result`; `names`: a dict or none.
     void read_cached_call(PyObject* callable, PyObject* arguments, PyObject* names,
                           PyObject* result);
@@ -245,6 +249,7 @@ class World {
     std::vector<WrittenKey> written_keys_;  // in the order in which new keys get into a dict
     std::vector<std::pair<Ref, Ref>> written_members_;  // owner with __slots__, name
     std::vector<Ref> written_wholes_;
+    std::vector<ClearedGradient> cleared_;
     std::vector<std::pair<Ref, Ref>> written_variables_;  // and their values before
     std::vector<std::pair<Ref, Ref>> repeated_calls_;     // callable, tuple of arguments
     Undo undo_;

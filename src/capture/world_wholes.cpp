@@ -332,14 +332,21 @@ void World::read_gradient(PyObject* tensor) {
     add_node(known, Reach::Gradient, known.tensor, name, value.get());
 }
 
-void World::write_gradient(PyObject* tensor) {
+void World::write_gradient(PyObject* tensor, bool first) {
     static PyObject* const name = PyUnicode_InternFromString("grad");
     const Known* k = find(tensor);
     if (k == nullptr || (!k->dynamic() && !fix_tensor(tensor)))
         throw Puzzle("a store to the gradient of a tensor");
     undo_.note_gradient(tensor);
-    if (written_.insert({tensor, name}).second)
-        written_members_.emplace_back(Ref::borrow(tensor), Ref::borrow(name));
+    if (!written_.insert({tensor, name}).second) return;
+    written_members_.emplace_back(Ref::borrow(tensor), Ref::borrow(name));
+    if (!first) return;
+    const Ref gradient = gradient_of(tensor);
+    const Known* known = find(gradient.get());
+    if (known == nullptr)
+        cleared_.push_back({k->tensor, k->node});
+    else if (known->dynamic())
+        cleared_.push_back({k->tensor, k->node, known->node, gradient.get()});
 }
 
 void World::repeat_call(PyObject* callable, PyObject* arguments) {

@@ -173,13 +173,14 @@ Instance::Lease Instance::lease(SharedArena* arena) const {
         // A GPU's comes from its own allocator at each run.
         if (arena == nullptr && !gpu_) context->set_arena(Block(bytes));
     }
-    if (arena != nullptr && bytes != 0) context->set_arena(arena->take(bytes));
+    // Also without values in it: kernels' scratch memory lies there.
+    if (arena != nullptr) context->set_arena(arena->take(bytes));
     return {*this, std::move(context), arena};
 }
 
 void Instance::give_back(std::unique_ptr<Context> context, SharedArena* arena) const {
     // The pointers into it stay: the same block mostly comes back.
-    if (arena != nullptr && arena_bytes_ != 0) arena->give_back(std::move(context->arena_));
+    if (arena != nullptr) arena->give_back(std::move(context->arena_));
     for (auto& owner : context->owners_) owner.reset();
     context->device_arena_ = {};
     context->lent_ = false;

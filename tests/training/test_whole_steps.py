@@ -211,3 +211,99 @@ def test_an_error_of_the_forward_leaves_everything_as_it_was():
     torch.testing.assert_close(parts_of(model), before, rtol=0, atol=0)
     step(x, y)
     assert not torch.equal(parts_of(model)[0], before[0])
+
+
+def zeroing_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable:
+    """A whole step that begins with `zero_grad`: the gradients of the step before go first."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def test_an_error_leaves_no_gradients_of_the_step_before():
+    torch.manual_seed(0)
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = ingot.compile(zeroing_step(model, optimizer))
+    x, y = torch.randn(4, 7), torch.randint(0, 4, (4,))
+    for _ in range(3):
+        step(x, y)
+    before = copy.deepcopy(parts_of(model))
+    with pytest.raises(IndexError):
+        step(x, torch.full((4,), 9))
+    assert all(p.grad is None for p in model.parameters())
+    torch.testing.assert_close(parts_of(model), before, rtol=0, atol=0)
+    step(x, y)
+    assert not torch.equal(parts_of(model)[0], before[0])
+
+
+def test_code_ahead_of_an_error_runs_as_in_eager():
+    model = mlp()
+    seen: list[list[bool]] = [[], []]
+
+    def step_for(seen: list[bool]) -> Callable:
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            seen.append(model[0].weight.grad is not None)
+            for p in model.parameters():
+                p.grad = None
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        return step
+
+    x, y = torch.randn(4, 7), torch.randint(0, 4, (4,))
+    for take, seen_here in ((ingot.compile(step_for(seen[0])), seen[0]), (step_for(seen[1]), seen[1])):
+        model.zero_grad()
+        for _ in range(3):
+            take(x, y)
+        with pytest.raises(IndexError):
+            take(x, torch.full((4,), 9))
+        assert len(seen_here) == 4
+    assert seen[0] == seen[1] == [False, True, True, True]
+
+
+def test_gradients_of_the_step_before_that_somebody_holds_stay():
+    torch.manual_seed(0)
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = ingot.compile(zeroing_step(model, optimizer))
+    x, y = torch.randn(4, 7), torch.randint(0, 4, (4,))
+    weight = model[0].weight
+    for _ in range(4):
+        step(x, y)
+        held, view = weight.grad, model[0].bias.grad.view(3, 4)
+        alias, old = weight.grad.numpy(), (held.clone(), view.clone())
+        step(x, y)
+        torch.testing.assert_close((held, view), old, rtol=0, atol=0)
+        assert (alias == old[0].numpy()).all()
+        assert weight.grad is not held
+
+
+def test_a_step_may_use_the_gradients_that_it_sets_to_none():
+    torch.manual_seed(0)
+    model = mlp()
+    eager = copy.deepcopy(model)
+
+    def step_for(model: torch.nn.Module) -> Callable:
+        def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            weight, bias = model[0].weight, model[0].bias
+            old, kept = weight.grad, bias.grad
+            weight.grad = bias.grad = None
+            model(x).square().mean().backward()
+            return weight.grad if old is None else weight.grad - old, kept
+
+        return step
+
+    takes = [compile_all(step_for(model)), step_for(eager)]
+    for seed in range(4):
+        torch.manual_seed(seed)
+        x = torch.randn(4, 7)
+        mine, theirs = (take(x) for take in takes)
+        torch.testing.assert_close(mine, theirs)
