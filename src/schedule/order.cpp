@@ -15,6 +15,8 @@ namespace {
 
 constexpr double kSmallChange = 4096;    // bytes that an update may need before its turn
 constexpr std::size_t kFarthest = 4096;  // groups looked at for a way from one to another
+constexpr std::size_t kMostPairs = std::size_t{1} << 18;  // of a call and a write
+constexpr double kMostRead = 4;  // times the bytes made: an update's gradient and states
 
 class Orderer {
   public:
@@ -25,6 +27,7 @@ class Orderer {
         find_values();
         link();
         keep_old_contents();
+        write_behind_calls();
         find_updates();
         return walk();
     }
@@ -102,6 +105,43 @@ class Orderer {
                     if (makers_[source].size() == 1) wait_for(before, makers_[source][0], i);
                 }
             }
+    }
+
+    // Calls may fail, and what is written before one that does needs a copy to go back to, made at
+    // every run: new contents of inputs, and the elementwise work that makes them, come behind all
+    // calls that do not need them. On GPUs nothing is taken back.
+    void write_behind_calls() {
+        moved_.assign(count_, false);
+        std::vector<std::uint32_t> calls, writes;
+        for (std::uint32_t i = 0; i < count_; ++i) {
+            const Group& group = f_.groups[i];
+            if (group.is_extern && g_.node(group.node).prim == Prim::ExternCall) calls.push_back(i);
+            if (writes_input(i) && g_.type(makes_[i][0]).device.kind == DeviceKind::Cpu) writes.push_back(i);
+        }
+        if (calls.size() * writes.size() > kMostPairs) return;
+        for (std::uint32_t write : writes) {
+            come_behind(calls, write);
+            for (ValueId source : reads_[write])
+                if (makers_[source].size() == 1 && is_elementwise(makers_[source][0]))
+                    come_behind(calls, makers_[source][0]);
+        }
+    }
+
+    void come_behind(const std::vector<std::uint32_t>& calls, std::uint32_t group) {
+        if (moved_[group]) return;
+        moved_[group] = true;
+        for (std::uint32_t call : calls)
+            if (!reaches(group, call)) add_edge(call, group);
+    }
+
+    // Waiting, it holds little more than what it makes.
+    bool is_elementwise(std::uint32_t group) const {
+        const Group& f = f_.groups[group];
+        if (f.is_extern || f.contracts || f.reduces) return false;
+        double reads = 0, makes = 0;
+        for (ValueId v : reads_[group]) reads += likely_bytes(g_.type(v));
+        for (ValueId v : makes_[group]) makes += likely_bytes(g_.type(v));
+        return reads <= kMostRead * makes;
     }
 
     void wait_for(const std::vector<std::uint32_t>& before, std::uint32_t maker,
@@ -242,6 +282,7 @@ class Orderer {
     std::vector<std::vector<std::uint32_t>> readers_, makers_;
     std::vector<std::size_t> left_;
     std::vector<bool> copied_;
+    std::vector<bool> moved_;  // by group: behind the calls
     using Key = std::tuple<bool, NodeId, std::uint32_t>;
     std::priority_queue<Key, std::vector<Key>, std::greater<>> ready_;
     std::vector<std::uint32_t> waiting_updates_;

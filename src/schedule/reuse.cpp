@@ -105,6 +105,11 @@ bool can_redirect(const Plan& plan, const StepUses& made, const StepUses& input,
     std::size_t maker = made.writes[0];
     auto* k = std::get_if<KernelStep>(&plan.steps[maker]);
     if (k == nullptr || (!input.reads.empty() && input.reads.back() > maker)) return false;
+    // Through a view it may read elements that it has written.
+    if (std::any_of(k->buffers.begin(), k->buffers.end(), [&](std::int32_t used) {
+            return plan.buffers[static_cast<std::size_t>(used)].base == to;
+        }))
+        return false;
     std::int32_t in = argument(*k, to), out = argument(*k, from);
     return in < 0 || may_share(plan.kernels[static_cast<std::size_t>(k->kernel)], in, out);
 }
@@ -144,7 +149,7 @@ void write_inputs_directly(Plan& plan) {
         if (b.base >= 0) viewed[static_cast<std::size_t>(b.base)] = true;
     for (std::int32_t to : plan.input_buffers) {
         auto t = static_cast<std::size_t>(to);
-        if (uses[t].writes.empty() || viewed[t]) continue;
+        if (uses[t].writes.empty()) continue;
         std::size_t copy = uses[t].writes[0];
         auto* k = std::get_if<KernelStep>(&plan.steps[copy]);
         std::int32_t from = k == nullptr ? -1 : copied(plan, *k, to);

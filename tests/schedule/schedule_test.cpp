@@ -156,6 +156,55 @@ TEST(Schedule, AWriteWaitsForThoseWhoReadTheOldContents) {
     EXPECT_TRUE(plan.arena_bytes.is(64 * 64 * 4)) << to_string(plan);
 }
 
+TEST(Schedule, AnInputThatIsReadThroughAViewIsWrittenInPlace) {
+    Graph g;
+    ValueId x = input(g, {64, 64}), p = input(g, {64, 64});
+    ValueId turned = g.emit(Prim::Permute, {p}, {{"dims", Ints{1, 0}}});
+    output(g, g.emit(Prim::Matmul, {x, turned}));
+    ValueId updated = g.emit(Prim::Sub, {p, g.emit(Prim::Matmul, {x, x})});
+    g.add_output(updated, contiguous_strides(g.type(x).sizes), 1);
+    Plan plan = schedule(g);
+    ASSERT_EQ(plan.steps.size(), 3u) << to_string(plan);
+    EXPECT_TRUE(plan.arena_bytes.is(64 * 64 * 4)) << to_string(plan);
+}
+
+TEST(Schedule, NewContentsThatAreReadTurnedGetACopy) {
+    Graph g;
+    ValueId p = input(g, {64, 64});
+    ValueId turned = g.emit(Prim::Permute, {p}, {{"dims", Ints{1, 0}}});
+    g.add_output(g.emit(Prim::Add, {p, turned}), contiguous_strides(g.type(p).sizes), 0);
+    Plan plan = schedule(g);
+    ASSERT_EQ(plan.steps.size(), 2u) << to_string(plan);
+}
+
+TEST(Schedule, NewContentsComeBehindCallsThatMayFail) {
+    Graph g;
+    ValueId x = input(g, {64, 64}), p = input(g, {64, 64}), y = input(g, {8}), q = input(g, {8});
+    const auto call = [&](ValueId v) {
+        const NodeId id = g.add_with_types(
+            Prim::ExternCall, {v},
+            {{"callee", std::string("may_fail")}, {"index", std::int64_t{0}}, {"pure", true}},
+            {g.type(v)});
+        return g.node(id).results[0];
+    };
+    const Sizes strides = contiguous_strides(g.type(x).sizes);
+    ValueId updated = g.emit(Prim::Sub, {p, x}), needed = g.emit(Prim::Sub, {q, y});
+    output(g, call(x));
+    output(g, call(needed));
+    g.add_output(updated, strides, 1);
+    g.add_output(needed, {1}, 3);
+    Plan plan = schedule(g);
+    std::size_t last_call = 0, write = 0;
+    for (std::size_t s = 0; s < plan.steps.size(); ++s) {
+        if (std::holds_alternative<ExternStep>(plan.steps[s])) last_call = s;
+        const auto* kernel = std::get_if<KernelStep>(&plan.steps[s]);
+        if (kernel != nullptr && std::ranges::find(kernel->buffers, plan.input_buffers[1]) !=
+                                     kernel->buffers.end())
+            write = s;
+    }
+    EXPECT_GT(write, last_call) << to_string(plan);
+}
+
 TEST(Schedule, ACallGivesTwoInputsNewContents) {
     Graph g;
     ValueId p = input(g, {64, 64}), q = input(g, {8});

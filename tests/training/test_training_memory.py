@@ -86,6 +86,60 @@ def test_a_whole_step_needs_less_than_eager():
     assert peak("ingot", budget=0.0, what="whole") <= 0.7 * eager
 
 
+# What a step of one layer needs and keeps beside one of a small layer: in eager, the weight and a
+# gradient. The first two steps are recordings; the gradients of the step before are gone in all.
+LAYER = """
+import ctypes, json, sys
+PR_SET_THP_DISABLE = 41
+ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
+import torch
+kind, width = sys.argv[1], int(sys.argv[2])
+torch.set_num_threads(1)
+model = torch.nn.Linear(width, width)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+def step(x):
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+if kind == "ingot":
+    import ingot
+    step = ingot.compile(step, dynamic=False, options={"fallback": False})
+def read(key):
+    with open("/proc/self/status") as f:
+        return next(int(l.split()[1]) for l in f if l.startswith(key)) / 1024
+x = torch.randn(4, width)
+kept, peaks = [], []
+for i in range(5):
+    with open("/proc/self/clear_refs", "w") as f:
+        f.write("5")
+    step(x)
+    kept.append(read("VmRSS"))
+    peaks.append(read("VmHWM"))
+print(json.dumps({"kept": kept, "peaks": peaks}))
+"""
+
+
+def growth(kind: str) -> dict[str, list[float]]:
+    """Of a layer with 16 MiB of weights over one with 256 KiB, by step."""
+    found = []
+    for width in (2048, 256):
+        run = subprocess.run([sys.executable, "-c", LAYER, kind, str(width)], check=True,
+                             capture_output=True, text=True, env={**os.environ, **STEADY})  # fmt: skip
+        found.append(json.loads(run.stdout))
+    return {k: [a - b for a, b in zip(found[0][k], found[1][k], strict=True)] for k in found[0]}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_whole_step_frees_the_gradients_of_the_step_before():
+    eager, compiled = growth("eager"), growth("ingot")
+    half = 8.0  # of a gradient
+    assert min(compiled["kept"][2:]) <= min(eager["kept"][2:]) + half
+    assert min(compiled["peaks"][2:]) <= min(eager["peaks"][2:]) + half
+    assert compiled["peaks"][1] <= eager["peaks"][1] + half
+
+
 def test_a_backward_can_run_twice_only_when_the_graph_is_kept():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
