@@ -12,6 +12,7 @@
 #include "capture/custom_function.h"
 #include "capture/histories.h"
 #include "passes/facts.h"
+#include "runtime/free_memory.h"
 #include "trace/autograd.h"
 #include "trace/promise.h"
 #include "trace/replay.h"
@@ -134,6 +135,7 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
         made->joint_ = std::make_shared<trace::DifferentiableFunction>(
             std::move(joint), examples, promises, cleaner.take_outputs(), std::move(compiler),
             std::move(options), settings.memory_budget, bindings::interrupted);
+        runtime::return_free_memory();
         return made;
     }
     trace::Recording recording = recorder.finish(outputs);
@@ -149,7 +151,10 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
     made->plain_ = std::make_shared<trace::CompiledFunction>(
         std::move(recording), examples, promises, cleaner.take_outputs(), std::move(compiler),
         settings.compile, bindings::interrupted);
-    if (settings.compile.memory_budget >= 0) made->plain_->share_arena(arena.get());
+    if (settings.compile.memory_budget >= 0) {
+        made->plain_->share_arena(arena.get());
+        runtime::return_free_memory();
+    }
     return made;
 }
 
