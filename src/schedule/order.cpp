@@ -116,7 +116,8 @@ class Orderer {
         for (std::uint32_t i = 0; i < count_; ++i) {
             const Group& group = f_.groups[i];
             if (group.is_extern && g_.node(group.node).prim == Prim::ExternCall) calls.push_back(i);
-            if (writes_input(i) && g_.type(makes_[i][0]).device.kind == DeviceKind::Cpu) writes.push_back(i);
+            if (writes_input(i) && g_.type(makes_[i][0]).device.kind == DeviceKind::Cpu)
+                writes.push_back(i);
         }
         if (calls.size() * writes.size() > kMostPairs) return;
         for (std::uint32_t write : writes) {

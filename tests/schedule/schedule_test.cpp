@@ -198,8 +198,8 @@ TEST(Schedule, NewContentsComeBehindCallsThatMayFail) {
     for (std::size_t s = 0; s < plan.steps.size(); ++s) {
         if (std::holds_alternative<ExternStep>(plan.steps[s])) last_call = s;
         const auto* kernel = std::get_if<KernelStep>(&plan.steps[s]);
-        if (kernel != nullptr && std::ranges::find(kernel->buffers, plan.input_buffers[1]) !=
-                                     kernel->buffers.end())
+        if (kernel != nullptr &&
+            std::ranges::find(kernel->buffers, plan.input_buffers[1]) != kernel->buffers.end())
             write = s;
     }
     EXPECT_GT(write, last_call) << to_string(plan);

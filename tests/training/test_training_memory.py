@@ -125,8 +125,9 @@ def growth(kind: str) -> dict[str, list[float]]:
     """Of a layer with 16 MiB of weights over one with 256 KiB, by step."""
     found = []
     for width in (2048, 256):
-        run = subprocess.run([sys.executable, "-c", LAYER, kind, str(width)], check=True,
-                             capture_output=True, text=True, env={**os.environ, **STEADY})  # fmt: skip
+        command = [sys.executable, "-c", LAYER, kind, str(width)]
+        run = subprocess.run(command, check=True, capture_output=True, text=True,
+                             env={**os.environ, **STEADY})  # fmt: skip
         found.append(json.loads(run.stdout))
     return {k: [a - b for a, b in zip(found[0][k], found[1][k], strict=True)] for k in found[0]}
 

@@ -259,7 +259,10 @@ def test_code_ahead_of_an_error_runs_as_in_eager():
         return step
 
     x, y = torch.randn(4, 7), torch.randint(0, 4, (4,))
-    for take, seen_here in ((ingot.compile(step_for(seen[0])), seen[0]), (step_for(seen[1]), seen[1])):
+    for take, seen_here in (
+        (ingot.compile(step_for(seen[0])), seen[0]),
+        (step_for(seen[1]), seen[1]),
+    ):
         model.zero_grad()
         for _ in range(3):
             take(x, y)
