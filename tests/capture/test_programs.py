@@ -89,6 +89,15 @@ WRONG_UNDER_DYNAMO = {
     "c_objects.deques_that_come_in": "a deque's maxlen is forgotten",
     "c_objects.locals_of_threads": "what is stored in a threading.local is lost",
     "c_objects.classes_of_locals_of_threads": "what is stored in a threading.local is lost",
+    "backwards.operators_that_fail_beside_a_backward": "another class of an operator's error",
+    "classes.names_are_set": "a changed name is not seen",
+    "classes.special_methods_are_set": "a changed special method is not seen",
+    "exceptions.operators_that_nobody_reads": "an operator's error cannot be caught",
+    "exceptions.operators_that_nobody_reads_before_a_backward": "gradients before an error differ",
+    "exceptions.what_was_written_before_an_operator_fails": "an index out of range is not noticed",
+    "exceptions.errors_of_sizes_within_c_code": "another class of an operator's error",
+    "tensors.types_of_autocast_where_it_is_off": "a changed type of autocast is not seen",
+    "tensors.indices_that_count_from_the_end": "another message of an operator's error",
 }
 
 
