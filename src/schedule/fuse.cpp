@@ -36,6 +36,7 @@ class Fuser {
         extern_of_.assign(g.values().size(), kNone);
         readers_.resize(g.values().size());
         find_late();
+        find_new_contents();
     }
 
     Fusion run() {
@@ -82,6 +83,20 @@ class Fuser {
             start += g_.type(part).sizes[dim];
             add_anchor(std::move(a));
         }
+    }
+
+    // What a copy writes into inputs in a program that makes calls: as they may fail, it waits for
+    // them (order.cpp), and a product must not wait with it.
+    void find_new_contents() {
+        new_contents_.assign(g_.values().size(), false);
+        const auto& nodes = g_.nodes();
+        if (options_.gpu || std::none_of(nodes.begin(), nodes.end(),
+                                         [](const Node& n) { return n.prim == Prim::ExternCall; }))
+            return;
+        for (const Node& n : nodes)
+            if (n.results.size() == 1 && n.operands.size() == 1 &&
+                layouts_.written_input(n.results[0]) != kNone)
+                new_contents_[n.operands[0]] = true;
     }
 
     // What is computed again, to be kept in memory for a shorter time, and all that needs it: next
@@ -360,7 +375,7 @@ class Fuser {
         const Group& group = f_.groups[candidate];
         if (group.is_extern || group.frozen != p_.frozen[a.target]) return false;
         if (group.late != late_[a.value]) return false;
-        if (group.contracts && a.reduces) return false;
+        if (group.contracts && (a.reduces || new_contents_[a.target])) return false;
         if (likely_count(a.extents) > kMuchLarger * group.elements) return false;
         if (group.anchors.size() >= kMostAnchors) return false;
         std::size_t reads = a.reads.size();
@@ -411,6 +426,7 @@ class Fuser {
     std::vector<bool> late_;                // by value
     std::vector<std::uint32_t> extern_of_;  // by value: the extern group
     std::vector<std::uint32_t> tiny_;       // the latest groups of few points
+    std::vector<bool> new_contents_;        // by value
     std::uint32_t last_effect_ = kNone;
 };
 

@@ -96,6 +96,10 @@ import torch
 kind, width = sys.argv[1], int(sys.argv[2])
 torch.set_num_threads(1)
 model = torch.nn.Linear(width, width)
+x = torch.randn(4, width)
+if sys.argv[3] == "behind calls":
+    model = torch.nn.Sequential(torch.nn.Embedding(4, width), model)
+    x = torch.arange(4)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 def step(x):
     optimizer.zero_grad()
@@ -109,7 +113,6 @@ if kind == "ingot":
 def read(key):
     with open("/proc/self/status") as f:
         return next(int(l.split()[1]) for l in f if l.startswith(key)) / 1024
-x = torch.randn(4, width)
 kept, peaks = [], []
 for i in range(5):
     with open("/proc/self/clear_refs", "w") as f:
@@ -121,11 +124,11 @@ print(json.dumps({"kept": kept, "peaks": peaks}))
 """
 
 
-def growth(kind: str) -> dict[str, list[float]]:
+def growth(kind: str, where: str) -> dict[str, list[float]]:
     """Of a layer with 16 MiB of weights over one with 256 KiB, by step."""
     found = []
     for width in (2048, 256):
-        command = [sys.executable, "-c", LAYER, kind, str(width)]
+        command = [sys.executable, "-c", LAYER, kind, str(width), where]
         run = subprocess.run(command, check=True, capture_output=True, text=True,
                              env={**os.environ, **STEADY})  # fmt: skip
         found.append(json.loads(run.stdout))
@@ -133,12 +136,14 @@ def growth(kind: str) -> dict[str, list[float]]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_whole_step_frees_the_gradients_of_the_step_before():
-    eager, compiled = growth("eager"), growth("ingot")
+@pytest.mark.parametrize("where", ["alone", "behind calls"])
+def test_a_whole_step_frees_old_gradients_and_copies_no_weights(where: str):
+    # Behind an embedding, whose gradient is a call that may fail, the weight is written last.
+    eager, compiled = growth("eager", where), growth("ingot", where)
     half = 8.0  # of a gradient
     assert min(compiled["kept"][2:]) <= min(eager["kept"][2:]) + half
     assert min(compiled["peaks"][2:]) <= min(eager["peaks"][2:]) + half
-    assert compiled["peaks"][1] <= eager["peaks"][1] + half
+    assert max(compiled["peaks"][:2]) <= max(eager["peaks"][:2]) + half
 
 
 def test_a_backward_can_run_twice_only_when_the_graph_is_kept():
