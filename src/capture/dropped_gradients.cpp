@@ -31,13 +31,6 @@ void free_memory(const at::Tensor& t) {
     storage->set_data_ptr_noswap(c10::DataPtr(nullptr, storage->device()));
 }
 
-void fill_again(const at::Tensor& t) {
-    c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
-    c10::DataPtr data = c10::GetCPUAllocator()->allocate(storage->nbytes());
-    if (data.get() != nullptr) std::memset(data.get(), 0, storage->nbytes());
-    storage->set_data_ptr_noswap(std::move(data));
-}
-
 }  // namespace
 
 std::vector<ClearedGradient> find_dropped(std::span<const ClearedGradient> cleared,
@@ -58,9 +51,18 @@ std::vector<ClearedGradient> find_dropped(std::span<const ClearedGradient> clear
     return found;
 }
 
-void drop_recorded(PyObject* gradient) {
+void drop_recorded(PyObject* gradient, Py_ssize_t holders) {
     const at::Tensor& t = THPVariable_Unpack(gradient);
-    if (is_held_by(t, 0, 1)) free_memory(t);
+    if (is_held_by(t, 0, holders)) free_memory(t);
+}
+
+void fill_dropped(const at::Tensor& gradient) {
+    if (!gradient.is_cpu() || !gradient.has_storage()) return;
+    c10::StorageImpl* storage = gradient.storage().unsafeGetStorageImpl();
+    if (storage->nbytes() == 0 || storage->data_ptr().get() != nullptr) return;
+    c10::DataPtr data = c10::GetCPUAllocator()->allocate(storage->nbytes());
+    std::memset(data.get(), 0, storage->nbytes());
+    storage->set_data_ptr_noswap(std::move(data));
 }
 
 DroppedGradients::DroppedGradients(std::span<const ClearedGradient> dropped, const Values& values,
@@ -84,7 +86,7 @@ DroppedGradients::~DroppedGradients() {
         at::Tensor& gradient = d.leaf.mutable_grad();
         if (gradient.defined()) continue;
         try {
-            fill_again(d.gradient);
+            fill_dropped(d.gradient);
         } catch (const std::exception&) {
             continue;  // no memory: None, as eager leaves it
         }

@@ -25,8 +25,10 @@ namespace ingot::capture {
 std::vector<ClearedGradient> find_dropped(std::span<const ClearedGradient> cleared,
                                           const Segment& segment);
 
-/// Frees the memory of a gradient that only a recording still holds.
-void drop_recorded(PyObject* gradient);
+/// Frees the memory of a gradient that only a recording still holds, so many times.
+void drop_recorded(PyObject* gradient, Py_ssize_t holders);
+/// Gives zeros to a gradient whose memory was freed.
+void fill_dropped(const at::Tensor& gradient);
 
 /// What one replay has dropped.
 class DroppedGradients {

@@ -62,7 +62,8 @@ bool GraphEnd::run(const RecordingContext& context, const Transcript& transcript
     assign_inputs(context.backend != nullptr);
     segment_.dropped = find_dropped(world_.cleared_gradients(), segment_);
     for (ClearedGradient& c : segment_.dropped)
-        if (PyObject* gradient = std::exchange(c.object, nullptr)) drop_recorded(gradient);
+        if (PyObject* gradient = std::exchange(c.object, nullptr))
+            drop_recorded(gradient, 1 + world_.undo().holds_gradient(gradient));
     const std::size_t operators = recorder_.log().size();
     for (const trace::LoggedCall& call : recorder_.log())
         segment_.operators.push_back(call.op.schema().name());

@@ -3,8 +3,10 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <ranges>
 
+#include "capture/dropped_gradients.h"
 #include "capture/guards.h"
 #include "capture/objects.h"
 #include "trace/recorder.h"
@@ -71,10 +73,12 @@ bool Undo::put_back(const Before& before) {
             return PyCell_Set(o, value) == 0;
         case Before::Kind::Member:
             return PyObject_GenericSetAttr(o, name, value) == 0;
-        case Before::Kind::Gradient:
-            THPVariable_Unpack(o).mutable_grad() =
-                value == nullptr ? at::Tensor() : THPVariable_Unpack(value);
+        case Before::Kind::Gradient: {
+            at::Tensor gradient = value == nullptr ? at::Tensor() : THPVariable_Unpack(value);
+            if (gradient.defined()) fill_dropped(gradient);
+            THPVariable_Unpack(o).mutable_grad() = std::move(gradient);
             return true;
+        }
         case Before::Kind::Contents:
             if (PyList_Check(o)) return PyList_SetSlice(o, 0, PyList_GET_SIZE(o), value) == 0;
             if (PyDict_Check(o)) {
@@ -85,6 +89,12 @@ bool Undo::put_back(const Before& before) {
                    Ref::steal(PyObject_CallMethod(o, "extend", "(O)", value));
     }
     return true;
+}
+
+Py_ssize_t Undo::holds_gradient(PyObject* gradient) const {
+    return std::ranges::count_if(before_, [&](const Before& b) {
+        return b.kind == Before::Kind::Gradient && b.value.get() == gradient;
+    });
 }
 
 void Undo::take_back() {

@@ -33,7 +33,10 @@ class Undo {
     void lose() { possible_ = false; }
 
     bool possible() const { return possible_; }
-    /// Gives everything its value before the recording, newest write first.
+    /// How often it keeps this as what a `grad` was.
+    Py_ssize_t holds_gradient(PyObject* gradient) const;
+    /// Gives everything its value before the recording, newest write first; zeros to gradients
+    /// whose memory has been given back (dropped_gradients.h).
     void take_back();
     /// Only each `grad` that nothing has been computed for: a promise.
     void take_back_unfilled_gradients() const;

@@ -177,6 +177,7 @@ class World {
     }
     /// What has been written, to be taken back.
     Undo& undo() { return undo_; }
+    const Undo& undo() const { return undo_; }
     /// Adds the effects to the recipes, from the state the containers have now.
     void add_effects(RecipeBuilder& builder);
     /// The objects that hold what was written, for finding promises.
