@@ -83,6 +83,11 @@ class JointRecorder {
             if (!outputs_[i].defined()) continue;
             if (r.kind == OutputRecipe::Kind::ViewOfGraph && ++shared[r.index] > 1)
                 throw NotSupported("results that need gradients share memory");
+            // The engine takes what the program does in place for a write to a leaf: the whole of
+            // which this is a view has no gradient.
+            if (r.kind == OutputRecipe::Kind::ViewOfGraph && !r.detached &&
+                outputs_[i].requires_grad())
+                throw NotSupported("a result that needs a gradient repeats elements");
             if (r.kind != OutputRecipe::Kind::ViewOfInput) continue;
             const at::Tensor& base = state_.inputs[r.index].promise;
             if (outputs_[i].requires_grad() &&

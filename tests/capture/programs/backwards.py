@@ -487,3 +487,29 @@ def operators_that_fail_beside_a_backward(w):
                 warnings.simplefilter("ignore")
                 w.call(f, w.t(3), torch.tensor([0, k]), [])
             w.note(weight, weight.grad, bias, bias.grad)
+
+
+@program
+def writes_to_expanded_results_behind_a_break(w):
+    def of_a_product(x):
+        t = (x * 2).expand(4, 4)
+        print(end="")
+        t[0] = 1.0
+        return t
+
+    def refused_while_recording(x):
+        t = x.sum(0, keepdim=True).expand(x.shape[0])
+        t[0] = -0.5
+        return t * x
+
+    def scaled(x):
+        t = x[:1].sin().expand(4)
+        print(end="")
+        t[0].mul_(3)
+        return t * x
+
+    for f in (of_a_product, refused_while_recording, scaled):
+        f = w.compile(f)
+        for _ in range(3):
+            x = w.t(4, grad=True)
+            w.backward(w.call(f, x), x)
