@@ -24,6 +24,18 @@ void refuse_special_tensor(PyObject* tensor) {
         throw Puzzle("a tensor that is sparse, nested or quantised");
 }
 
+/// What stands now at an address within `owner`.
+PinnedPointer pinned_pointer(PyObject* owner, PyObject** location, std::int32_t place,
+                             PinnedRead read) {
+    PinnedPointer p;
+    p.location = location;
+    p.owner = Ref::borrow(owner);
+    p.current = *location;
+    p.place = place;
+    p.read = std::move(read);
+    return p;
+}
+
 }  // namespace
 
 std::string World::describe(PyObject* object) const {
@@ -445,13 +457,8 @@ void World::read_member(PyObject* owner, PyObject* descriptor, PyObject* name) {
     }
     const std::int32_t place =
         add_place({known.place, Reach::Member, member->offset, Ref::borrow(name)});
-    PinnedPointer p;
-    p.location = location;
-    p.owner = Ref::borrow(owner);
-    p.current = *location;
-    p.place = place;
-    p.read = pinned_read(name, *location, place);
-    guards_.pointers.push_back(std::move(p));
+    guards_.pointers.push_back(
+        pinned_pointer(owner, location, place, pinned_read(name, *location, place)));
 }
 
 void World::read_variable(PyObject* variable) {
@@ -494,13 +501,8 @@ void World::read_pointer(PyObject* owner, PyObject* name, PyObject** location) {
         pin(owner, PyType_Check(owner) ? reinterpret_cast<PyTypeObject*>(owner)->tp_name
                                        : Py_TYPE(owner)->tp_name);
     const std::int32_t place = add_place({find(owner)->place, Reach::Lookup, 0, Ref::borrow(name)});
-    PinnedPointer p;
-    p.location = location;
-    p.owner = Ref::borrow(owner);
-    p.current = *location;
-    p.place = place;
-    p.read = pinned_read(name, *location, place);
-    guards_.pointers.push_back(std::move(p));
+    guards_.pointers.push_back(
+        pinned_pointer(owner, location, place, pinned_read(name, *location, place)));
 }
 
 void World::read_type_attribute(PyTypeObject* owner, PyObject* name) {

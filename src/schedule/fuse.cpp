@@ -3,12 +3,10 @@
 
 #include <algorithm>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "schedule/estimate.h"
 #include "schedule/group_match.h"
 #include "schedule/index.h"
-#include "schedule/solve.h"
 
 namespace ingot::sched {
 
