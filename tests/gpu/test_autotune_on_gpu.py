@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,10 @@ def test_while_somebody_records_a_graph(tmp_path: Path) -> None:
             torch.testing.assert_close(function(x), expected, rtol=5e-2, atol=5e-2)
 
 
+@pytest.mark.skipif(
+    os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1",
+    reason="takes the memory of the GPU that other tests use meanwhile",
+)
 def test_without_memory_nothing_is_measured(tmp_path: Path) -> None:
     model = Block(1024).cuda().bfloat16().eval()
     x = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16)
