@@ -49,6 +49,13 @@ Ptx ptx_of(const Kernel& kernel, const char* target = "sm_90") {
     return out;
 }
 
+std::size_t count(const std::string& text, std::string_view what) {
+    std::size_t n = 0;
+    for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1))
+        ++n;
+    return n;
+}
+
 Plan plan_of(Graph graph) { return schedule(run_passes(std::move(graph), PassContext{})); }
 
 constexpr const char* kSoftmax = R"(graph(%0 "x": f32[512, 1000]) {
@@ -103,6 +110,27 @@ TEST(Nvptx, AKernelThatMayStartEarlyWaitsBeforeItTouchesMemory) {
     EXPECT_EQ(older.text.find("griddepcontrol"), std::string::npos);
 }
 
+TEST(Nvptx, NumbersOfEightBitsAreConvertedTwoAtATime) {
+    for (const char* format : {"f8e4m3", "f8e5m2"}) {
+        const std::string name(format);
+        const Plan plan = plan_of(
+            parse_graph("graph(%0 \"x\": " + name + "[4096], %1 \"y\": f32[4096]) {\n" +
+                        "  %2: f32[4096] = convert(%0) {dtype=f32}\n" +
+                        "  %3: f32[4096] = add(%2, %1)\n  %4: " + name +
+                        "[4096] = convert(%3) {dtype=" + name + "}\n  return %4\n}\n"));
+        ASSERT_EQ(plan.kernels.size(), 1u);
+        const std::string text = ptx_of(plan.kernels[0]).text, pair = name.substr(2) + "x2";
+        const std::size_t narrowed = count(text, "cvt.rn.satfinite." + pair + ".f32");
+        EXPECT_GT(narrowed, 0U) << text;
+        EXPECT_EQ(count(text, "cvt.rn.f16x2." + pair), narrowed) << text;
+        // Older GPUs have no such instruction.
+        EXPECT_EQ(count(ptx_of(plan.kernels[0], "sm_80").text, pair), 0U);
+        if (have_ptxas()) {
+            EXPECT_EQ(assemble(text), "");
+        }
+    }
+}
+
 TEST(Nvptx, SoftmaxIsOneKernelWithABlockPerRow) {
     Plan plan = plan_of(parse_graph(kSoftmax));
     ASSERT_EQ(plan.kernels.size(), 1u);
@@ -128,13 +156,6 @@ constexpr const char* kLoss = R"(graph(%0 "x": bf16[512, 32000]) {
   return %8
 }
 )";
-
-std::size_t count(const std::string& text, std::string_view what) {
-    std::size_t n = 0;
-    for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1))
-        ++n;
-    return n;
-}
 
 // Three rows of a multiprocessor. What is greatest is found in pairs, and no exponential is put
 // together of two powers.

@@ -42,6 +42,30 @@ def check(function: Callable, *inputs: torch.Tensor, **options: object) -> None:
         assert distance(result, exact) <= 2 * distance(eager, exact) + 1e-6
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("odd", [0, 1])
+def test_numbers_of_eight_bits(dtype: torch.dtype, odd: int) -> None:
+    """Every byte widened, and floats of all sizes narrowed, with what lies beside each limit."""
+
+    def widen(x: torch.Tensor) -> torch.Tensor:
+        return x.float() * 1.0
+
+    def narrow(x: torch.Tensor) -> torch.Tensor:
+        return (x + 0.0).to(dtype)
+
+    every = torch.arange(256 - odd, device="cuda").byte().view(dtype)
+    widened = ingot.compile(widen, options=STRICT)(every)
+    torch.testing.assert_close(widened, widen(every), rtol=0, atol=0, equal_nan=True)
+
+    limits = torch.tensor([448, 464, 480, 57344, 61440, 65536, 2.0**-9, 2.0**-16, 2.0**-6, 2.0**-14])
+    near = torch.cat([limits, limits.nextafter(limits * 2), limits.nextafter(limits * 0)])
+    special = torch.tensor([0.0, torch.inf, torch.nan])
+    some = torch.randint(-(2**31), 2**31, (100_000 + odd,), dtype=torch.int32).view(torch.float32)
+    all_of = torch.cat([near, -near, special, -special, some, 100 * torch.randn(100_000)]).cuda()
+    narrowed = ingot.compile(narrow, options=STRICT)(all_of).float()
+    torch.testing.assert_close(narrowed, narrow(all_of).float(), rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("shape", [(256, 4096), (1024, 96), (64, 8, 8, 64), (128, 8192), (32, 32)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
 def test_few_columns(shape: tuple[int, ...], dtype: torch.dtype) -> None:

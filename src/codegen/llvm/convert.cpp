@@ -2,6 +2,7 @@
 // it flushes subnormal numbers to zero. The f8 formulas are those of c10/util/Float8_*.h.
 #include "codegen/llvm/convert.h"
 
+#include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
 
 #include <string>
@@ -32,15 +33,16 @@ struct Shape {
           i16(shaped(context.b.getInt16Ty(), like)),
           i8(shaped(context.b.getInt8Ty(), like)),
           bf16(context.target.is_gpu() ? shaped(context.b.getBFloatTy(), like) : nullptr),
-          pairs(context.target.is_gpu() && rounds_pairs(context.target.cpu)) {}
-    // From compute capability 8.0 on.
-    static bool rounds_pairs(const std::string& cpu) {
-        return cpu.starts_with("sm_") && (cpu.size() > 5 || cpu >= "sm_80");
+          pairs(context.target.is_gpu() && at_least(context.target.cpu, "sm_80")),
+          eighths(context.target.is_gpu() && at_least(context.target.cpu, "sm_90")) {}
+    static bool at_least(const std::string& cpu, const char* capability) {
+        return cpu.starts_with("sm_") && (cpu.size() > 5 || cpu >= capability);
     }
     llvm::IRBuilder<>& b;
     llvm::Type *f32, *f16, *i32, *i16, *i8;
     llvm::Type* bf16;  // where the processor rounds to it: GPUs do
     bool pairs;        // two numbers at once
+    bool eighths;      // the same for numbers of 8 bits
 
     Value i(std::int64_t value) const {
         return llvm::ConstantInt::get(i32, static_cast<std::uint64_t>(value), true);
@@ -117,15 +119,83 @@ Value bf16_upper_bits(Shape& s, Value x) {
 
 /// The byte of x in a format of 1 sign, 7 - mantissa exponent and `mantissa` fraction bits.
 struct Float8 {
+    const char* name;    // in PTX
     int mantissa;        // fraction bits
     int bias;            // of the exponent
     std::int64_t limit;  // f32 bits from which on the result is `over`
+    std::int64_t last;   // and up to which it rounds to a finite number
     int over, nan;       // bytes for too large values and for NaN
 };
-constexpr Float8 kE4M3{3, 7, 1087ll << 20, 0x7f, 0x7f};
-constexpr Float8 kE5M2{2, 15, 143ll << 23, 0x7c, 0x7f};
+constexpr Float8 kE4M3{"e4m3x2", 3, 7, 1087ll << 20, 0x43e80000, 0x7f, 0x7f};
+constexpr Float8 kE5M2{"e5m2x2", 2, 15, 143ll << 23, 0x476fffff, 0x7c, 0x7f};
+
+/// Element k of a vector, or a scalar.
+Value lane(Shape& s, Value x, unsigned k) {
+    return lanes_of(x) > 0 ? s.b.CreateExtractElement(x, k) : x;
+}
+
+/// Calls `assembly` with one result; the operands' types follow from `arguments`.
+Value by_instruction(Shape& s, const std::string& assembly, const char* registers,
+                     llvm::Type* result, llvm::ArrayRef<Value> arguments) {
+    llvm::SmallVector<llvm::Type*> types;
+    for (Value v : arguments) types.push_back(v->getType());
+    llvm::FunctionType* type = llvm::FunctionType::get(result, types, false);
+    return s.b.CreateCall(type, llvm::InlineAsm::get(type, assembly, registers, false), arguments);
+}
+
+/// Two numbers an instruction. It gives the largest finite number for all that are larger, which
+/// here are infinite or NaN, as in `float8_byte`.
+Value float8_bytes_by_pairs(Shape& s, Value x, const Float8& format) {
+    llvm::IRBuilder<>& b = s.b;
+    const unsigned lanes = lanes_of(x), count = lanes > 0 ? lanes : 1;
+    const std::string assembly =
+        std::string("cvt.rn.satfinite.") + format.name + ".f32 $0, $1, $2;";
+    Value bytes = llvm::PoisonValue::get(s.i8);
+    const auto put = [&](Value word, unsigned k) {
+        Value byte = b.CreateTrunc(word, b.getInt8Ty());
+        bytes = lanes > 0 ? b.CreateInsertElement(bytes, byte, k) : byte;
+    };
+    for (unsigned k = 0; k < count; k += 2) {
+        Value low = lane(s, x, k), high = k + 1 < count ? lane(s, x, k + 1) : low;
+        Value both = by_instruction(s, assembly, "=h,f,f", b.getInt16Ty(), {high, low});
+        put(both, k);
+        if (k + 1 < count) put(b.CreateLShr(both, 8), k + 1);
+    }
+    Value sign = b.CreateAnd(s.bits(x), s.i(INT32_MIN));
+    Value magnitude = b.CreateXor(s.bits(x), sign);
+    Value large = s.i(format.nan);
+    if (format.over != format.nan)
+        large = b.CreateSelect(b.CreateICmpUGT(magnitude, s.i(255ll << 23)), large,
+                               s.i(format.over));
+    large = b.CreateTrunc(b.CreateOr(large, b.CreateLShr(sign, s.i(24))), s.i8);
+    return b.CreateSelect(b.CreateICmpUGT(magnitude, s.i(format.last)), large, bytes);
+}
+
+/// Two numbers an instruction, exactly, by way of fp16.
+Value float8_values_by_pairs(Shape& s, Value bytes, const Float8& format) {
+    llvm::IRBuilder<>& b = s.b;
+    const unsigned lanes = lanes_of(bytes), count = lanes > 0 ? lanes : 1;
+    const std::string assembly = std::string("cvt.rn.f16x2.") + format.name + " $0, $1;";
+    Value halves = llvm::PoisonValue::get(s.f16);
+    const auto put = [&](Value word, unsigned k) {
+        Value half = b.CreateBitCast(b.CreateTrunc(word, b.getInt16Ty()), b.getHalfTy());
+        halves = lanes > 0 ? b.CreateInsertElement(halves, half, k) : half;
+    };
+    for (unsigned k = 0; k < count; k += 2) {
+        Value both = b.CreateZExt(lane(s, bytes, k), b.getInt16Ty());
+        if (k + 1 < count)
+            both = b.CreateOr(both, b.CreateShl(b.CreateZExt(lane(s, bytes, k + 1),
+                                                             b.getInt16Ty()),
+                                                8));
+        Value words = by_instruction(s, assembly, "=r,h", b.getInt32Ty(), {both});
+        put(words, k);
+        if (k + 1 < count) put(b.CreateLShr(words, 16), k + 1);
+    }
+    return b.CreateFPExt(halves, s.f32);
+}
 
 Value float8_byte(Shape& s, Value x, const Float8& format) {
+    if (s.eighths) return float8_bytes_by_pairs(s, x, format);
     llvm::IRBuilder<>& b = s.b;
     const int drop = 23 - format.mantissa;
     Value bits = s.bits(x);
@@ -147,6 +217,7 @@ Value float8_byte(Shape& s, Value x, const Float8& format) {
 }
 
 Value float8_value(Shape& s, Value byte, const Float8& format) {
+    if (s.eighths) return float8_values_by_pairs(s, byte, format);
     llvm::IRBuilder<>& b = s.b;
     Value wide = b.CreateZExt(byte, s.i32);
     Value magnitude = b.CreateAnd(wide, s.i(0x7f));
