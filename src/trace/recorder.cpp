@@ -126,29 +126,34 @@ void RecorderState::refuse_overlap(const c10::OperatorHandle& op,
                                    const torch::jit::Stack& stack) const {
     const auto& formal = op.schema().arguments();
     const std::size_t below = stack.size() - formal.size();
-    const auto cell_of = [](const at::Tensor& t) {
-        const Promise* p = t.defined() ? as_promise(t.unsafeGetTensorImpl()) : nullptr;
-        return p != nullptr ? p->cell().get() : nullptr;
+    struct Operand {
+        std::size_t argument;
+        at::Tensor tensor;   // the promise of one that is known, else itself
+        const void* memory;  // its cell, else itself
     };
-    const bool elementwise = op.hasTag(at::Tag::pointwise) || op.schema().name() == "aten::copy_";
-    const auto check_target = [&](std::size_t target, const at::Tensor& written) {
-        if (written.defined() && written.layout() == c10::kStrided &&
-            overlaps_itself(written, *symbols))
-            throw NotSupported("a write to elements that lie over each other");
-        const Cell* cell = cell_of(written);
-        for (std::size_t i = 0; cell != nullptr && i < formal.size(); ++i) {
-            if (i == target) continue;
-            for_each_tensor(stack[below + i], [&](const at::Tensor& t) {
-                if (cell_of(t) != cell) return;
-                const Overlap found = overlap(written, t, *symbols);
-                if (found == Overlap::Part || (found == Overlap::Same && !elementwise))
-                    throw NotSupported("a write over memory that another operand reads");
-            });
-        }
-    };
+    std::vector<Operand> operands;
     for (std::size_t i = 0; i < formal.size(); ++i)
-        if (is_written(formal[i]))
-            for_each_tensor(stack[below + i], [&](const at::Tensor& t) { check_target(i, t); });
+        for_each_tensor(stack[below + i], [&](const at::Tensor& t) {
+            if (!t.defined() || t.layout() != c10::kStrided) return;
+            if (is_written(formal[i]) && overlaps_itself(t, *symbols))
+                throw NotSupported("a write to elements that lie over each other");
+            // A tensor of the outside may be given as it is beside a view of it, a promise.
+            at::Tensor known = promised(t).toTensor();
+            const void* memory = known.unsafeGetTensorImpl();
+            if (const Promise* p = as_promise(known.unsafeGetTensorImpl()))
+                memory = p->cell().get();
+            operands.push_back({i, std::move(known), memory});
+        });
+    const bool elementwise = op.hasTag(at::Tag::pointwise) || op.schema().name() == "aten::copy_";
+    for (const Operand& written : operands) {
+        if (!is_written(formal[written.argument])) continue;
+        for (const Operand& read : operands) {
+            if (read.memory != written.memory || read.argument == written.argument) continue;
+            const Overlap found = overlap(written.tensor, read.tensor, *symbols);
+            if (found == Overlap::Part || (found == Overlap::Same && !elementwise))
+                throw NotSupported("a write over memory that another operand reads");
+        }
+    }
 }
 
 void RecorderState::log_copy(const at::Tensor& promise, const at::Tensor& copy) {

@@ -761,3 +761,62 @@ def indices_that_count_from_the_end(w):
         f = w.compile(look)
         for k in (1, -1, 1, -2, -100):
             w.call(f, w.t(4), torch.tensor([0, k]))
+
+
+OVERLAPPING = {
+    "index_put": lambda y, i, m: y.__setitem__(i, y[:2]),
+    "index_put of itself": lambda y, i, m: y.__setitem__(i, y[1:3]),
+    "index_put of all": lambda y, i, m: y.__setitem__((slice(None), i), y[:, :2]),
+    "accumulate": lambda y, i, m: y.index_put_((i,), y[:2], accumulate=True),
+    "copy_": lambda y, i, m: y[1:].copy_(y[:-1]),
+    "copy_ of the other way": lambda y, i, m: y.copy_(y.t()),
+    "set of a slice": lambda y, i, m: y.__setitem__(slice(1, None), y[:-1]),
+    "add_": lambda y, i, m: y.add_(y.t()),
+    "add_ to a view": lambda y, i, m: y.t().add_(y),
+    "add_ of a row": lambda y, i, m: y.sub_(y[0]),
+    "add_ of one": lambda y, i, m: y.mul_(y[0, 0]),
+    "add_ of itself": lambda y, i, m: y.add_(y),
+    "addcmul_": lambda y, i, m: y.addcmul_(y, y.t()),
+    "addcmul_ of itself": lambda y, i, m: y.addcmul_(y, y),
+    "addmm_": lambda y, i, m: y.addmm_(y, y),
+    "lerp_": lambda y, i, m: y.lerp_(y.t(), 0.5),
+    "clamp_": lambda y, i, m: y.clamp_(max=y[0]),
+    "where": lambda y, i, m: torch.where(m, y.t(), y, out=y),
+    "masked_fill_": lambda y, i, m: y.masked_fill_(m, y[0, 0]),
+    "masked_scatter_": lambda y, i, m: y.masked_scatter_(m, y),
+    "masked_scatter_ of a part": lambda y, i, m: y.masked_scatter_(m, y.flatten()[1:]),
+    "scatter_": lambda y, i, m: y.scatter_(0, i[:, None].expand(2, 4), y[:2]),
+    "scatter_add_": lambda y, i, m: y.scatter_add_(0, i[:, None].expand(2, 4), y[:2]),
+    "scatter_reduce_": lambda y, i, m: y.scatter_reduce_(0, i[:, None].expand(2, 4), y[:2], "prod"),
+    "index_copy_": lambda y, i, m: y.index_copy_(0, i, y[:2]),
+    "index_add_": lambda y, i, m: y.index_add_(0, i, y[:2]),
+    "index_fill_": lambda y, i, m: y.index_fill_(0, i, y[0, 0]),
+    "put_": lambda y, i, m: y.put_(i, y[0, :2]),
+    "out of a sum": lambda y, i, m: torch.add(y[1:], 1, out=y[:-1]),
+    "out of a product": lambda y, i, m: torch.mm(y, y, out=y),
+    "out of cumsum": lambda y, i, m: torch.cumsum(y[1:], 0, out=y[:-1]),
+    "out of cat": lambda y, i, m: torch.cat([y[:2], y[2:]], out=y),
+    "out of index_select": lambda y, i, m: torch.index_select(y, 0, i, out=y[:2]),
+    "out of gather": lambda y, i, m: torch.gather(y, 0, i[:, None].expand(2, 4), out=y[:2]),
+    "a list": lambda y, i, m: torch._foreach_add_([y[0], y[1]], [y[1], y[0]]),
+    "a list of parts": lambda y, i, m: torch._foreach_mul_([y[:2], y[2:]], [y[1:3], y[1:3]]),
+}
+
+
+@program
+def writes_from_the_memory_that_is_written(w):
+    for write in OVERLAPPING.values():
+
+        def f(y, i, m, write=write):
+            write(y, i, m)
+            return y + 1
+
+        def inside(y, i, m, write=write):
+            y = y * 2
+            write(y, i, m)
+            return y
+
+        for function in (f, inside):
+            compiled = w.compile(function)
+            for n in (4, 4, 4):
+                w.call(compiled, w.t(n, n), torch.tensor([1, 3]), w.t(n, n) > 0)
