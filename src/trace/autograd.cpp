@@ -7,6 +7,10 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <numeric>
+#include <queue>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "trace/lower/emitter.h"
@@ -34,6 +38,49 @@ at::Tensor RecorderState::add_tangent(const at::Tensor& output, std::string name
     input_cells_.push_back(cell);
     return promise;
 }
+
+namespace {
+
+using GraphNode = torch::autograd::Node;
+
+/// The nodes behind `roots` in the order in which PyTorch's engine executes them on one thread: of
+/// those whose users are done the one made last, and accumulators of gradients before all others.
+/// Among equals the queue itself decides, so it is the engine's.
+std::vector<const GraphNode*> execution_order(const std::vector<at::Tensor>& roots) {
+    std::unordered_map<const GraphNode*, std::size_t> waits_for;  // edges from users to come
+    std::vector<const GraphNode*> stack;
+    for (const at::Tensor& root : roots) {
+        const GraphNode* node = torch::autograd::impl::gradient_edge(root).function.get();
+        if (waits_for[node]++ == 0) stack.push_back(node);
+    }
+    while (!stack.empty()) {
+        const GraphNode* node = stack.back();
+        stack.pop_back();
+        for (const auto& edge : node->next_edges())
+            if (edge.is_valid() && waits_for[edge.function.get()]++ == 0)
+                stack.push_back(edge.function.get());
+    }
+    const auto later = [](const GraphNode* a, const GraphNode* b) {
+        return a->sequence_nr() < b->sequence_nr();
+    };
+    std::priority_queue<const GraphNode*, std::vector<const GraphNode*>, decltype(later)> ready(
+        later);
+    const auto reach = [&](const GraphNode* node) {
+        if (--waits_for[node] == 0) ready.push(node);
+    };
+    for (const at::Tensor& root : roots)
+        reach(torch::autograd::impl::gradient_edge(root).function.get());
+    std::vector<const GraphNode*> order;
+    while (!ready.empty()) {
+        order.push_back(ready.top());
+        ready.pop();
+        for (const auto& edge : order.back()->next_edges())
+            if (edge.is_valid()) reach(edge.function.get());
+    }
+    return order;
+}
+
+}  // namespace
 
 /// The steps of finish_joint.
 class JointRecorder {
@@ -128,6 +175,7 @@ class JointRecorder {
             }
         if (roots_.empty() || leaves.empty()) throw NotSupported("nothing needs a gradient");
         find_reach(leaves);
+        find_turns(leaves);
         std::vector<at::Tensor> gradients;
         {
             Recording_ scope(state_);
@@ -190,6 +238,21 @@ class JointRecorder {
             for (std::size_t i = 0; i < leaves.size(); ++i)
                 out_.gradients[i].reached.push_back(seen.contains(accumulators[i]));
         }
+    }
+
+    /// In which order eager's engine would hand over the gradients.
+    void find_turns(const std::vector<at::Tensor>& leaves) {
+        std::unordered_map<const GraphNode*, std::size_t> place;
+        for (const GraphNode* node : execution_order(roots_)) place.emplace(node, place.size());
+        std::vector<std::size_t> places;
+        for (const at::Tensor& leaf : leaves) {
+            const auto found =
+                place.find(torch::autograd::impl::gradient_edge(leaf).function.get());
+            places.push_back(found != place.end() ? found->second : place.size());
+        }
+        out_.order.resize(leaves.size());
+        std::iota(out_.order.begin(), out_.order.end(), std::size_t{0});
+        std::ranges::stable_sort(out_.order, {}, [&](std::size_t i) { return places[i]; });
     }
 
     /// Eager saves what its backward reads, and checks that it has not changed since. Reading more

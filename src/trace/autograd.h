@@ -37,6 +37,7 @@ struct JointRecording {
         std::vector<bool> reached;  // by tangent, in order: whether it contributes
     };
     std::vector<Gradient> gradients;
+    std::vector<std::size_t> order;  // of gradients, as eager's engine would hand them over
     /// Some of the backward is the program's own code: what it makes of a gradient that is zero, or
     /// of none, is its affair.
     bool custom = false;

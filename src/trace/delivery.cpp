@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
+
 #include "trace/output_tensor.h"
 #include "trace/torch_compat.h"
 
@@ -27,21 +29,29 @@ class Delivery::Part final : public torch::autograd::Node {
     std::size_t group_;
 };
 
+bool Delivery::is_watched(const Edge& edge) {
+    if (!edge.is_valid()) return false;
+    torch::autograd::Node& node = *edge.function;
+    return !node.pre_hooks().empty() || !node.post_hooks().empty() ||
+           !node.tensor_pre_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
+}
+
 bool Delivery::is_watched(const Edges& edges) {
-    return std::ranges::any_of(edges, [](const Edge& edge) {
-        if (!edge.is_valid()) return false;
-        torch::autograd::Node& node = *edge.function;
-        return !node.pre_hooks().empty() || !node.post_hooks().empty() ||
-               !node.tensor_pre_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
-    });
+    return std::ranges::any_of(edges, [](const Edge& edge) { return is_watched(edge); });
 }
 
 Delivery::Delivery(std::shared_ptr<const void> owner, CompiledFunction::Times times,
-                   const Edges& edges)
+                   const Edges& edges, std::span<const std::size_t> order)
     : owner_(std::move(owner)), times_(std::move(times)), edges_(edges) {
-    std::map<std::size_t, std::vector<std::size_t>> by_time;
-    for (std::size_t i = 0; i < edges_.size(); ++i) by_time[times_.results[i]].push_back(i);
-    for (auto& [steps, results] : by_time) groups_.push_back({steps, std::move(results)});
+    std::size_t steps = 0;
+    bool alone = true;  // what comes next gets a group of its own
+    for (std::size_t i : order) {
+        const bool watched = is_watched(edges_[i]), later = times_.results[i] > steps;
+        steps = std::max(steps, times_.results[i]);
+        if (groups_.empty() || later || watched || alone) groups_.push_back({steps, {}});
+        groups_.back().results.push_back(i);
+        alone = watched;
+    }
 }
 
 Delivery::Edges Delivery::chain() {

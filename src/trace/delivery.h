@@ -5,13 +5,17 @@
 // bucket of gradients while the backward goes on, and a hook that raises leaves the gradients
 // behind it untouched. The backward then is a chain of nodes: each runs the program to where the
 // next gradients are there, gives these to their leaves, and the engine calls the next one when the
-// leaves' hooks have run. Costs about 2 µs a node. Beside differentiable.h, which makes it.
+// leaves' hooks have run. They come in eager's order: one that is made early waits for those that
+// eager has before it, and one that is watched comes alone, since the engine serves leaves that get
+// their gradients together in any order. Costs about 2 µs a node. Beside differentiable.h, which
+// makes it.
 #pragma once
 #include <torch/csrc/autograd/function.h>
 
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "trace/call_parts.h"
@@ -33,8 +37,10 @@ class Delivery : public std::enable_shared_from_this<Delivery> {
 
     /// Whether hooks see when the gradients along these edges arrive.
     static bool is_watched(const Edges& edges);
-    /// `owner` keeps `backward`, whose times these are, alive. One edge for each result.
-    Delivery(std::shared_ptr<const void> owner, CompiledFunction::Times times, const Edges& edges);
+    /// `owner` keeps `backward`, whose times these are, alive. One edge for each result. `order`:
+    /// of the results, in eager.
+    Delivery(std::shared_ptr<const void> owner, CompiledFunction::Times times, const Edges& edges,
+             std::span<const std::size_t> order);
     Delivery(const Delivery&) = delete;
     Delivery& operator=(const Delivery&) = delete;
 
@@ -46,6 +52,7 @@ class Delivery : public std::enable_shared_from_this<Delivery> {
 
   private:
     class Part;
+    static bool is_watched(const torch::autograd::Edge& edge);
     struct Group {
         std::size_t steps = 0;
         std::vector<std::size_t> results;

@@ -279,6 +279,7 @@ DifferentiableFunction::DifferentiableFunction(
     backward_->share_arena(std::move(arena));
     join_graphs(joint);
     gradients_ = std::move(joint.gradients);
+    order_ = std::move(joint.order);
 }
 
 DifferentiableFunction::~DifferentiableFunction() = default;
@@ -525,7 +526,7 @@ CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs
     if (Delivery::is_watched(edges))
         if (auto times = backward_->times()) {
             node->delivery =
-                std::make_shared<Delivery>(shared_from_this(), std::move(*times), edges);
+                std::make_shared<Delivery>(shared_from_this(), std::move(*times), edges, order_);
             edges = node->delivery->chain();
         }
     node->set_next_edges(std::move(edges));

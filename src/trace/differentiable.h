@@ -86,6 +86,7 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     std::vector<Expr> symbols_;  // of the joint graph: the backward is given their values
     std::vector<JointRecording::Result> results_;
     std::vector<JointRecording::Gradient> gradients_;
+    std::vector<std::size_t> order_;  // of gradients, in eager
     std::vector<Saved> saved_;
     std::vector<bool> saved_in_rooms_;               // by the forward graph's output, while made
     std::vector<Layout> backward_inputs_;            // saved values, then tangents

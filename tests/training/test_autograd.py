@@ -443,3 +443,51 @@ def test_convolutions_of_one_tap(channels_last, points):
     wide = double(model)
     assert_as_good(run(model, compile_all(model), x), run(model, model, x),
                    run(wide, wide, double(x)))  # fmt: skip
+
+
+class Block(torch.nn.Module):
+    """Modules with several parameters, and one parameter that is used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(6)
+        self.first, self.second = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6, bias=False)
+        self.conv, self.batch = torch.nn.Conv1d(2, 2, 3, padding=1), torch.nn.BatchNorm1d(2)
+        self.scale = torch.nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        y = self.batch(self.conv(self.norm(x)))
+        y = torch.relu(self.first(y) * self.scale) + x
+        return self.second(self.first(y)) * self.scale + y
+
+
+@pytest.mark.parametrize("kind", ["accumulated", "tensor", "some"])
+def test_hooks_run_in_the_order_of_eager(kind):
+    orders, left = [], []
+    for function in (lambda m: m, compile_all):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(Block(), torch.nn.Linear(6, 6), torch.nn.Tanh(), Block())
+        order = []
+        for k, (name, p) in enumerate(model.named_parameters()):
+            note = lambda _, name=name, order=order: order.append(name)  # noqa: E731
+            if kind == "tensor":
+                p.register_hook(note)
+            elif kind == "accumulated" or k % 3 == 0:
+                p.register_post_accumulate_grad_hook(note)
+        x = torch.randn(4, 2, 6)
+        compiled = function(model)
+        for _ in range(2):
+            compiled(x).square().sum().backward()
+        orders.append(order)
+        # Which gradients are there when a hook raises.
+        model.zero_grad()
+
+        def fail(_):
+            raise ValueError("no")
+
+        model[0].first.weight.register_hook(fail)
+        with pytest.raises(ValueError, match="no"):
+            compiled(x).square().sum().backward()
+        left.append([name for name, p in model.named_parameters() if p.grad is not None])
+    assert orders[0] == orders[1] and len(orders[0]) > 10
+    assert left[0] == left[1] and 0 < len(left[0]) < 20
