@@ -76,21 +76,29 @@ void World::meet(PyObject* value, std::int32_t place, std::int32_t node, std::in
         guards_.relations.push_back({node, -1, Ref::borrow(value), true});
 }
 
-void World::meet_held(PyObject* method, std::int32_t place) {
-    PyObject* self = nullptr;
-    if (PyMethod_Check(method)) {
-        self = PyMethod_GET_SELF(method);
-        PyObject* function = PyMethod_GET_FUNCTION(method);
-        meet(function,
-             add_place({place, Reach::Lookup, 0, Ref::steal(PyUnicode_FromString("__func__"))}), -1,
+void World::meet_held(PyObject* holder, std::int32_t place) {
+    const auto meet_as = [&](PyObject* held, const char* name) {
+        meet(held, add_place({place, Reach::Lookup, 0, Ref::steal(PyUnicode_FromString(name))}), -1,
              -1);
-    } else if (PyCFunction_Check(method)) {
-        self = PyCFunction_GET_SELF(method);
+    };
+    PyObject* self = nullptr;
+    if (PyMethod_Check(holder)) {
+        self = PyMethod_GET_SELF(holder);
+        meet_as(PyMethod_GET_FUNCTION(holder), "__func__");
+    } else if (PyCFunction_Check(holder)) {
+        self = PyCFunction_GET_SELF(holder);
     }
+    const auto meet_function = [&](const char* name) {
+        const Ref held = Ref::steal(PyObject_GetAttrString(holder, name));
+        if (held && PyFunction_Check(held.get())) meet_as(held.get(), name);
+    };
+    if (Py_IS_TYPE(holder, &PyStaticMethod_Type) || Py_IS_TYPE(holder, &PyClassMethod_Type))
+        meet_function("__func__");
+    if (Py_IS_TYPE(holder, &PyProperty_Type))
+        for (const char* name : {"fget", "fset", "fdel"}) meet_function(name);
     if (self == nullptr) return;
     if (is_tensor(self)) throw Puzzle("a bound method of a tensor");
-    meet(self, add_place({place, Reach::Lookup, 0, Ref::steal(PyUnicode_FromString("__self__"))}),
-         -1, -1);
+    meet_as(self, "__self__");
 }
 
 std::int32_t World::add_node(const Known& parent, Reach reach, Py_ssize_t index, PyObject* key,

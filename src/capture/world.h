@@ -201,8 +201,10 @@ class World {
     /// A node for a pinned container, so that what is in it can be one.
     std::int32_t node_of_pinned(PyObject* container, const Known& known);
     void meet(PyObject* value, std::int32_t place, std::int32_t node, std::int32_t tensor);
-    /// What a pinned bound method holds as long as it lives: its object and its function.
-    void meet_held(PyObject* method, std::int32_t place);
+    /// What a pinned bound method holds as long as it lives, its object and its function; and the
+    /// functions of a static method, a class method or a property, which C code calls: their code,
+    /// defaults and cells are read as those of any other.
+    void meet_held(PyObject* holder, std::int32_t place);
     PinnedRead pinned_read(PyObject* key, PyObject* value, std::int32_t place);
     PinnedDict& pinned_dict(PyObject* dict, const Known& known);
     /// The instance dictionary, known if its owner is; nullptr if there is none.

@@ -415,3 +415,58 @@ def compiled_methods_of_classes(w):
         w.call(one, w.t(3))
         w.call(one, w.t(3), y=4)
         one.n += 1
+
+
+@program
+def functions_that_c_code_calls_change(w):
+    Point = collections.namedtuple("Point", "a b", defaults=(2.0,))
+    scale = 3.0
+
+    class Holder:
+        value = property(lambda self, by=2.0: by * scale)
+
+        def _set(self, value, by=1.0):
+            self.kept = value * by * scale
+
+        stored = property(None, _set)
+
+        def __new__(cls, *, by=1.0):
+            made = super().__new__(cls)
+            made.by = by * scale
+            return made
+
+        @staticmethod
+        def fixed(x, by=1.0):
+            return x * by * scale
+
+        @classmethod
+        def of_class(cls, x, by=1.0):
+            return x * by * scale
+
+    def f(x):
+        point = Point(x)
+        return point.a * point.b, point
+
+    def g(x, holder):
+        holder.stored = 2.0
+        return x * holder.value * holder.kept
+
+    def h(x):
+        return x * Holder().by, Holder.fixed(x), Holder.of_class(x)
+
+    f, g, h = w.compile(f), w.compile(g), w.compile(h)
+    changes = (
+        lambda: setattr(Point.__new__, "__defaults__", (5.0,)),
+        lambda: setattr(Holder.value.fget, "__defaults__", (6.0,)),
+        lambda: setattr(Holder.stored.fset, "__defaults__", (7.0,)),
+        lambda: setattr(Holder.__new__, "__kwdefaults__", {"by": 8.0}),
+        lambda: setattr(Holder.fixed, "__defaults__", (9.0,)),
+        lambda: setattr(Holder.of_class.__func__, "__defaults__", (10.0,)),
+    )
+    for change in (*changes, lambda: None):
+        for _ in range(2):
+            w.call(f, w.t(2))
+            w.call(g, w.t(2), Holder())
+            w.call(h, w.t(2))
+            scale = scale + 1.0  # a cell of theirs
+        change()
