@@ -362,6 +362,9 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             return Verdict::run;
     }
     if (c.name.starts_with("_abc.")) world_->read_registrations();
+    if (c.name.ends_with(".__init__") && self != nullptr && world_->find(self) != nullptr &&
+        (PyDict_Check(self) || PyList_Check(self) || PyAnySet_Check(self) || is_deque(self)))
+        throw Puzzle("a container from outside that is filled anew");
     switch (c.kind) {
         case CallKind::Unknown:
             throw Puzzle("a call of " + c.name);

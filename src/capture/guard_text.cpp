@@ -160,7 +160,7 @@ int GuardSet::traverse(visitproc visit, void* arg) const {
         Py_VISIT(d.owner.get());
         for (const PinnedRead& p : d.reads)
             if (int r = read(p)) return r;
-        for (const Ref& key : d.keys) Py_VISIT(key.get());
+        Py_VISIT(d.keys.get());
     }
     for (const PinnedList& l : lists) {
         Py_VISIT(l.list.get());

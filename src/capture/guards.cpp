@@ -58,14 +58,15 @@ bool equal_constants(PyObject* a, PyObject* b) {
 }
 
 bool has_keys(PyObject* dict, PyObject* keys) {
-    if (!PyDict_Check(dict) || PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(keys)) return false;
-    Py_ssize_t position = 0, n = 0;
-    PyObject *key = nullptr, *value = nullptr;
-    while (PyDict_Next(dict, &position, &key, &value)) {
+    const Py_ssize_t size = PyTuple_GET_SIZE(keys);
+    if (!PyDict_Check(dict) || PyDict_GET_SIZE(dict) != size) return false;
+    Py_ssize_t n = 0;
+    const auto is_next = [&](PyObject* key) {
+        if (n == size) return false;
         PyObject* was = PyTuple_GET_ITEM(keys, n++);
-        if (key != was && !(is_plain_constant(key) && equal_constants(key, was))) return false;
-    }
-    return true;
+        return key == was || (is_plain_constant(key) && equal_constants(key, was));
+    };
+    return all_keys(dict, is_next) && n == size;
 }
 
 bool has_members(PyObject* set, PyObject* members) {
@@ -257,6 +258,12 @@ bool GuardSet::take(PinnedRead& read, PyObject* value) {
     return true;
 }
 
+bool GuardSet::recheck_keys(const PinnedDict& d, std::string* failure) const {
+    if (!d.whole || has_keys(d.dict.get(), d.keys.get())) return true;
+    say(failure, *this, d.place, "its keys are others, or their order is");
+    return false;
+}
+
 bool GuardSet::recheck(PinnedDict& d, std::string* failure) {
     if (d.location != nullptr && *d.location == nullptr) return false;
     PyObject* dict = d.location != nullptr ? *d.location : d.dict.get();
@@ -264,24 +271,7 @@ bool GuardSet::recheck(PinnedDict& d, std::string* failure) {
         if (!PyDict_CheckExact(dict)) return false;
         d.dict = Ref::borrow(dict);
     }
-    if (d.whole) {
-        Py_ssize_t position = 0;
-        PyObject *key = nullptr, *value = nullptr;
-        std::size_t n = 0;
-        while (PyDict_Next(dict, &position, &key, &value)) {
-            if (n >= d.keys.size() ||
-                (key != d.keys[n].get() &&
-                 !(is_plain_constant(key) && equal_constants(key, d.keys[n].get())))) {
-                say(failure, *this, d.place, "its keys are others");
-                return false;
-            }
-            ++n;
-        }
-        if (n != d.keys.size()) {
-            say(failure, *this, d.place, "its keys are others");
-            return false;
-        }
-    }
+    if (!recheck_keys(d, failure)) return false;
     for (PinnedRead& read : d.reads) {
         PyObject* value = PyDict_GetItemWithError(dict, read.key.get());
         if (value == nullptr) PyErr_Clear();
@@ -369,8 +359,8 @@ bool GuardSet::check_pinned(std::string* failure) {
     }
     for (PinnedDict& d : dicts) {
         const PyObject* dict = d.location != nullptr ? *d.location : d.dict.get();
-        if ((dict != d.dict.get() || version_of(dict) != d.version) && !recheck(d, failure))
-            return false;
+        const bool same = dict == d.dict.get() && version_of(dict) == d.version;
+        if (same ? d.ordered && !recheck_keys(d, failure) : !recheck(d, failure)) return false;
     }
     for (PinnedType& t : types) {
         if (type_version(reinterpret_cast<PyTypeObject*>(t.type.get())) != t.version ||

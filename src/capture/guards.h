@@ -124,8 +124,9 @@ struct PinnedDict {
     std::uint64_t version = 0;
     std::int32_t place = -1;
     std::vector<PinnedRead> reads;
-    bool whole = false;     // all keys, in order
-    std::vector<Ref> keys;  // if whole
+    bool whole = false;    // all keys, in order
+    bool ordered = false;  // an OrderedDict: its version does not say that the order is the same
+    Ref keys;              // a tuple, if whole
 };
 struct PinnedList {
     Ref list;
@@ -238,6 +239,7 @@ class GuardSet {
     std::unique_ptr<SizeGuards> sizes_;
     bool check_pinned(std::string* failure);
     bool recheck(PinnedDict& dict, std::string* failure);
+    bool recheck_keys(const PinnedDict& dict, std::string* failure) const;
     bool recheck(PinnedList& list, std::string* failure);
     bool recheck(PinnedType& type, std::string* failure);
     bool recheck(PinnedFunction& function, std::string* failure);

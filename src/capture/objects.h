@@ -45,6 +45,25 @@ bool hands_to_python(PyObject* object);
 bool is_deque(PyObject* object);
 PyObject* item_of_deque(PyObject* deque, Py_ssize_t index);
 Ref most_of_deque(PyObject* deque);
+/// Gives a dict's keys to `visit` one after another, until it says false, in the order in which
+/// Python sees them: an OrderedDict keeps one of its own, which `move_to_end` changes and the
+/// dict's version does not tell. Whether it came to the end.
+template <class Visit>
+bool all_keys(PyObject* dict, Visit&& visit) {
+    if (!PyODict_Check(dict)) {
+        Py_ssize_t position = 0;
+        PyObject *key = nullptr, *value = nullptr;
+        while (PyDict_Next(dict, &position, &key, &value))
+            if (!visit(key)) return false;
+        return true;
+    }
+    const Ref keys = Ref::steal(PyODict_Type.tp_iter(dict));
+    while (const Ref key = keys ? Ref::steal(PyIter_Next(keys.get())) : Ref())
+        if (!visit(key.get())) return false;
+    if (!PyErr_Occurred()) return true;
+    PyErr_Clear();
+    return false;
+}
 /// A class derived from `threading.local` whose attributes are found as that finds them.
 bool is_local_of_threads(PyTypeObject* type);
 /// What such an object holds in this thread (borrowed: the thread holds it); the first time in a

@@ -44,11 +44,10 @@ Ref World::first_keys(PyObject* dict) const {
             (w.again || PyDict_Contains(dict, w.key.get()) != 1))
             throw Puzzle("the keys of a dict from which one was deleted");
     const Ref keys = Ref::steal(PyList_New(0));
-    Py_ssize_t position = 0;
-    PyObject *key = nullptr, *value = nullptr;
-    while (keys && PyDict_Next(dict, &position, &key, &value))
-        if (!added_.contains({dict, key}) && PyList_Append(keys.get(), key) != 0) break;
-    Ref tuple = keys ? Ref::steal(PyList_AsTuple(keys.get())) : Ref();
+    const bool all = keys && all_keys(dict, [&](PyObject* key) {
+                         return added_.contains({dict, key}) || PyList_Append(keys.get(), key) == 0;
+                     });
+    Ref tuple = all ? Ref::steal(PyList_AsTuple(keys.get())) : Ref();
     if (!tuple) throw Puzzle("no memory");
     return tuple;
 }
@@ -71,8 +70,8 @@ void World::read_whole_dict(PyObject* dict, int depth) {
         } else {
             PinnedDict& d = pinned_dict(dict, known);
             d.whole = true;
-            for (Py_ssize_t i = 0; i < n; ++i)
-                d.keys.push_back(Ref::borrow(PyTuple_GET_ITEM(keys.get(), i)));
+            d.ordered = PyODict_Check(dict) && n > 1;
+            d.keys = keys;
         }
         known_[dict].whole = true;
     }

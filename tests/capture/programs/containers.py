@@ -541,3 +541,67 @@ def deep_copies_of_settings(w):
     settings.extra = [1]
     w.call(f, w.t(2))
     w.note(settings)
+
+
+@program
+def the_order_of_an_ordered_dict_changes(w):
+    table = collections.OrderedDict(a=1.0, b=2.0, c=3.0)
+    config = types.SimpleNamespace(table=table)
+
+    def f(x):
+        for value in table.values():
+            x = x * 2 + value
+        return x, next(iter(table)), [*config.table]
+
+    def g(x, d):
+        return x * len(d), [*d.items()], list(reversed(d)), d == table, {**d}
+
+    def h(x, d):
+        d["z"] = 9.0
+        return x, list(d)
+
+    f, g, h = w.compile(f), w.compile(g), w.compile(h)
+    for key, last in (("b", True), ("a", True), ("a", False), ("c", False)):
+        w.call(f, w.t(2))
+        w.call(g, w.t(2), table)
+        w.call(g, w.t(2), collections.OrderedDict(a=1.0, b=2.0, c=3.0))
+        other = collections.OrderedDict(a=1.0, b=2.0, c=3.0)
+        other.move_to_end(key, last)
+        table.move_to_end(key, last)
+        w.call(f, w.t(2))
+        w.call(g, w.t(2), table)
+        w.call(g, w.t(2), other)
+        w.call(h, w.t(2), other)
+        w.note(list(other), list(table))
+
+
+@program
+def containers_from_outside_are_rearranged_inside(w):
+    table = collections.OrderedDict(a=1.0, b=2.0, c=3.0)
+    names, lists = {"a", "b"}, collections.defaultdict(list)
+
+    def f(x):
+        table.move_to_end("a")
+        return x + 1
+
+    def g(x):
+        names.__ixor__({"b", "c"})
+        return x * len(names)
+
+    def h(x, key):
+        lists.__missing__(key).append(1)
+        return x * len(lists)
+
+    def again(x, values):
+        values.__init__([3, 4])
+        return x * sum(values)
+
+    f, g, h, again = w.compile(f), w.compile(g), w.compile(h), w.compile(again)
+    for n in range(3):
+        w.call(f, w.t(2))
+        w.call(g, w.t(2))
+        w.call(h, w.t(2), str(n))
+        values = [1, 2, 3]
+        w.call(again, w.t(2), values)
+        w.note(list(table), names, lists, values)
+        table.move_to_end("b")
