@@ -36,21 +36,63 @@ void Undo::note_member(PyObject* owner, PyObject* name) {
         {Before::Kind::Member, Ref::borrow(owner), Ref::borrow(name), std::move(value)});
 }
 
-void Undo::note_gradient(PyObject* tensor) {
+void Undo::note_gradient(PyObject* tensor, bool cleared) {
     static PyObject* const name = PyUnicode_InternFromString("grad");
     if (!noted_.insert({tensor, name}).second) return;
     Ref value = gradient_of(tensor);
     if (value.get() == Py_None) value = Ref();
-    before_.push_back(
-        {Before::Kind::Gradient, Ref::borrow(tensor), Ref::borrow(name), std::move(value)});
+    before_.push_back({Before::Kind::Gradient, Ref::borrow(tensor), Ref::borrow(name),
+                       std::move(value), cleared});
+}
+
+namespace {
+
+/// Its members, in the order in which they come.
+Ref members_of(PyObject* set) { return Ref::steal(PySequence_List(set)); }
+
+bool are_same(PyObject* members, PyObject* others) {
+    const Py_ssize_t size = PyList_GET_SIZE(members);
+    return size == PyList_GET_SIZE(others) &&
+           std::equal(PySequence_Fast_ITEMS(members), PySequence_Fast_ITEMS(members) + size,
+                      PySequence_Fast_ITEMS(others));
+}
+
+bool fill(PyObject* set, PyObject* members) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(members); ++i)
+        if (PySet_Add(set, PyList_GET_ITEM(members, i)) != 0) return false;
+    return true;
+}
+
+/// Whether the set still holds these in this order, or a new one that is given them would.
+bool can_be_refilled(PyObject* set, PyObject* members) {
+    Ref now = members_of(set);
+    if (now && are_same(now.get(), members)) return true;
+    const Ref other = Ref::steal(PySet_New(nullptr));
+    now = other && fill(other.get(), members) ? members_of(other.get()) : Ref();
+    if (!now) PyErr_Clear();
+    return now && are_same(now.get(), members);
+}
+
+bool refill(PyObject* set, PyObject* members) {
+    const Ref now = members_of(set);
+    if (!now || are_same(now.get(), members)) return static_cast<bool>(now);
+    return PySet_Clear(set) == 0 && fill(set, members);
+}
+
+}  // namespace
+
+bool Undo::possible() const {
+    return possible_ && std::ranges::all_of(before_, [](const Before& b) {
+               return b.kind != Before::Kind::Contents || !PyAnySet_Check(b.object.get()) ||
+                      can_be_refilled(b.object.get(), b.value.get());
+           });
 }
 
 void Undo::note_contents(PyObject* container) {
     if (!copied_.insert(container).second) return;
-    const bool list = PyList_Check(container) || is_deque(container);
-    // A set that is filled again may have another order, and an OrderedDict has one of its own.
-    if (!list && (!PyDict_Check(container) || PyODict_Check(container))) return lose();
-    Ref copy = Ref::steal(list ? PySequence_List(container) : PyDict_Copy(container));
+    if (PyODict_Check(container)) return lose();  // it has an order of its own
+    const bool dict = PyDict_Check(container);
+    Ref copy = Ref::steal(dict ? PyDict_Copy(container) : PySequence_List(container));
     if (!copy) {
         PyErr_Clear();
         return lose();
@@ -85,6 +127,7 @@ bool Undo::put_back(const Before& before) {
                 PyDict_Clear(o);
                 return PyDict_Update(o, value) == 0;
             }
+            if (PyAnySet_Check(o)) return refill(o, value);
             return Ref::steal(PyObject_CallMethod(o, "clear", nullptr)) &&
                    Ref::steal(PyObject_CallMethod(o, "extend", "(O)", value));
     }
@@ -104,10 +147,15 @@ void Undo::take_back() {
 }
 
 void Undo::take_back_unfilled_gradients() const {
-    for (const Before& before : before_)
-        if (before.kind == Before::Kind::Gradient &&
-            trace::is_promise(THPVariable_Unpack(before.object.get()).grad()))
+    for (const Before& before : before_) {
+        if (before.kind != Before::Kind::Gradient) continue;
+        const at::Tensor& leaf = THPVariable_Unpack(before.object.get());
+        if (!trace::is_promise(leaf.grad())) continue;
+        if (before.cleared)
+            leaf.mutable_grad() = at::Tensor();
+        else
             put_back(before);
+    }
 }
 
 }  // namespace ingot::capture

@@ -25,26 +25,30 @@ class Undo {
     void note_cell(PyObject* cell);
     /// What a descriptor of a member of `owner` gives.
     void note_member(PyObject* owner, PyObject* name);
-    /// The attribute `grad` of a tensor.
-    void note_gradient(PyObject* tensor);
-    /// A list, dict or deque is going to be changed by a method.
+    /// The attribute `grad` of a tensor. `cleared`: it becomes None before anything is computed.
+    void note_gradient(PyObject* tensor, bool cleared = false);
+    /// A list, dict, set or deque is going to be changed by a method.
     void note_contents(PyObject* container);
     /// Something is done that cannot be taken back.
     void lose() { possible_ = false; }
 
-    bool possible() const { return possible_; }
+    /// Whether all of it can be. A set that has changed is filled again, which may give its members
+    /// another order.
+    bool possible() const;
     /// How often it keeps this as what a `grad` was.
     Py_ssize_t holds_gradient(PyObject* gradient) const;
     /// Gives everything its value before the recording, newest write first; zeros to gradients
     /// whose memory has been given back (dropped_gradients.h).
     void take_back();
-    /// Only each `grad` that nothing has been computed for: a promise.
+    /// Only each `grad` that nothing has been computed for, a promise. What had been cleared before
+    /// all else is None, whichever operator failed.
     void take_back_unfilled_gradients() const;
 
   private:
     struct Before {
         enum class Kind : std::uint8_t { Key, Cell, Member, Gradient, Contents } kind;
         Ref object, name, value;  // value: none if there was none
+        bool cleared = false;     // a gradient, before all else
     };
     struct PairHash {
         std::size_t operator()(const std::pair<PyObject*, PyObject*>& p) const {

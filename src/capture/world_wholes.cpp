@@ -336,7 +336,7 @@ void World::write_gradient(PyObject* tensor, bool first) {
     const Known* k = find(tensor);
     if (k == nullptr || (!k->dynamic() && !fix_tensor(tensor)))
         throw Puzzle("a store to the gradient of a tensor");
-    undo_.note_gradient(tensor);
+    undo_.note_gradient(tensor, first);
     if (!written_.insert({tensor, name}).second) return;
     written_members_.emplace_back(Ref::borrow(tensor), Ref::borrow(name));
     if (!first) return;

@@ -696,3 +696,35 @@ def errors_of_sizes_within_c_code(w):
     f = w.compile(f)
     for n in (4, 5, 4, 3):
         w.call(f, w.t(4), w.t(n))
+
+
+class Remembering(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("hidden", torch.zeros(()), persistent=False)
+        self.tags = {"old", "gone"}
+        self.seen = 0
+
+    def forward(self, x, i):
+        try:
+            self.count = self.count + 1
+            self.hidden = x * 2
+            self.register_buffer("last", x + 1, persistent=False)
+            self.seen += 1
+            self.tags.discard("gone")
+            self.tags.add("new")
+            return x[i] * self.hidden.sum()
+        except IndexError:
+            return x, self.count, self.seen
+
+
+@program
+def attributes_that_are_set_before_an_operator_fails(w):
+    for order in ((9, 1, 9, 1), (1, 9, 1, 9)):
+        module = Remembering()
+        f = w.compile(module)
+        for k in order:
+            w.call(f, w.t(4), torch.tensor([0, k]))
+            w.note(module.count, module.hidden, module.last, module.seen, sorted(module.tags))
+            w.note(sorted(module.state_dict()), sorted(module._non_persistent_buffers_set))
