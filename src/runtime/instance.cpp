@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "passes/call_failures.h"
 #include "runtime/program.h"
 
 namespace ingot::runtime {
@@ -73,7 +74,7 @@ bool divides(const Kernel& kernel) {
 
 // Whether the call may raise by its operands' numbers.
 bool may_fail(const ExternStep& step) {
-    if (step.index >= 0) return true;  // one of the program's own
+    if (step.index >= 0) return !never_fails(step.callee);  // one of the program's own
     if (step.prim == Prim::RandBernoulli || step.prim == Prim::Multinomial) return true;
     const PrimKind k = kind(step.prim);
     return k == PrimKind::Effect || k == PrimKind::Indexing || k == PrimKind::Linalg;

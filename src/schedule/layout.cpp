@@ -43,7 +43,10 @@ Order order_of(const Sizes& sizes, const Sizes& strides) {
 
 class LayoutWalk {
   public:
-    LayoutWalk(const Graph& g, bool gpu) : g_(g), gpu_(gpu), orders_(g.values().size()) {}
+    LayoutWalk(const Graph& g, bool gpu)
+        : g_(g), gpu_(gpu), orders_(g.values().size()), copied_to_(g.values().size(), kNone) {
+        find_new_contents();
+    }
 
     std::vector<Order> run() {
         for (const Input& in : g_.inputs())
@@ -56,6 +59,20 @@ class LayoutWalk {
     }
 
   private:
+    // New contents of inputs are copies, by legalising; what is copied can be made in place only
+    // where it lies as the input does. A gradient that is channels last must not draw an
+    // optimizer's states, and the weight, into its order.
+    void find_new_contents() {
+        for (const Output& o : g_.outputs()) {
+            const Node* copy = o.writes_input >= 0 ? g_.producer(o.value) : nullptr;
+            if (copy == nullptr || copy->prim != Prim::Reshape) continue;
+            const ValueId v = copy->operands[0];
+            if (g_.producer(v) != nullptr && is_pointwise(g_.producer(v)->prim) &&
+                g_.type(v).sizes == g_.type(o.value).sizes)
+                copied_to_[v] = g_.inputs()[static_cast<std::size_t>(o.writes_input)].value;
+        }
+    }
+
     // What a convolution reads through views is best channels last too.
     void prefer_for_convolutions(const Node& n) {
         const bool gradient = n.prim == Prim::ConvGradInput || n.prim == Prim::ConvGradWeight;
@@ -73,6 +90,7 @@ class LayoutWalk {
 
     Order result(const Node& n, ValueId v) const {
         auto rank = static_cast<std::size_t>(g_.type(v).rank());
+        if (copied_to_[v] != kNone) return orders_[copied_to_[v]];
         if (is_pointwise(n.prim) || n.prim == Prim::Concat || n.prim == Prim::Update) {
             for (ValueId o : n.operands)
                 if (!orders_[o].empty()) return orders_[o];
@@ -188,6 +206,7 @@ class LayoutWalk {
     const Graph& g_;
     bool gpu_;
     std::vector<Order> orders_;
+    std::vector<ValueId> copied_to_;  // the input whose new contents a value becomes, or kNone
 };
 
 Sizes dense(const Sizes& sizes, const Order& order) {

@@ -2,9 +2,9 @@
 //
 // The graph's border fixes inputs and outputs. Convolutions and attention give the layout their
 // kernels like best (channels last; heads inside rows), everything after them follows: pointwise
-// results take the order of the operand that has one, movement prims carry it along. All other
-// values are row-major. It stands before placement, which asks whether a view of a value has
-// strides. Cost: one walk.
+// results take the order of the operand that has one, movement prims carry it along. What becomes
+// new contents of an input lies as that input does. All other values are row-major. It stands
+// before placement, which asks whether a view of a value has strides. Cost: one walk.
 #pragma once
 #include <vector>
 

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "passes/call_failures.h"
 #include "schedule/estimate.h"
 #include "schedule/index.h"
 
@@ -107,15 +108,19 @@ class Orderer {
             }
     }
 
+    static bool may_fail(const Node& n) {
+        return n.prim == Prim::ExternCall && !never_fails(n.attrs.get<std::string>("callee"));
+    }
+
     // Calls may fail, and what is written before one that does needs a copy to go back to, made at
     // every run: new contents of inputs, and the elementwise work that makes them, come behind all
-    // calls that do not need them. On GPUs nothing is taken back.
+    // such calls that do not need them. On GPUs nothing is taken back.
     void write_behind_calls() {
         moved_.assign(count_, false);
         std::vector<std::uint32_t> calls, writes;
         for (std::uint32_t i = 0; i < count_; ++i) {
             const Group& group = f_.groups[i];
-            if (group.is_extern && g_.node(group.node).prim == Prim::ExternCall) calls.push_back(i);
+            if (group.is_extern && may_fail(g_.node(group.node))) calls.push_back(i);
             if (writes_input(i) && g_.type(makes_[i][0]).device.kind == DeviceKind::Cpu)
                 writes.push_back(i);
         }
@@ -202,16 +207,19 @@ class Orderer {
 
     // A group stands where its first node does, or the first that needs it: a gradient's kernel may
     // hold an update, which needs numbers that the program computes at its end, and what is
-    // computed again for others must not all be made before it.
+    // computed again for others must not all be made before it. What only has to come behind a
+    // group does not need it: a count of steps, written behind a call of the backward's end, would
+    // draw all that leads to that call before everything else.
     void find_places(const std::vector<std::uint32_t>& sorted) {
         place_.resize(count_);
-        for (std::size_t at = sorted.size(); at-- > 0;) {
-            const std::uint32_t i = sorted[at];
-            NodeId& place = place_[i] = f_.groups[i].node;
+        for (std::uint32_t i = 0; i < count_; ++i) {
+            place_[i] = f_.groups[i].node;
             for (std::uint32_t a : f_.groups[i].anchors)
-                place = std::min(place, f_.anchors[a].node);
-            for (std::uint32_t user : users_[i]) place = std::min(place, place_[user]);
+                place_[i] = std::min(place_[i], f_.anchors[a].node);
         }
+        for (std::size_t at = sorted.size(); at-- > 0;)
+            for (std::uint32_t needed : f_.groups[sorted[at]].needs)
+                place_[needed] = std::min(place_[needed], place_[sorted[at]]);
     }
 
     // --- the walk ---

@@ -14,43 +14,12 @@
 #include <numeric>
 #include <ranges>
 
+#include "passes/call_failures.h"
 #include "passes/facts.h"
 #include "trace/lower/emitter.h"
 
 namespace ingot::trace {
 namespace {
-
-/// Calls whose kernels compute whatever the numbers are: sizes and types alone decide whether they
-/// raise, and did so while recording.
-bool never_fails(std::string_view callee) {
-    static constexpr std::string_view kBeginnings[] = {
-        "aten::_fft_",
-        "aten::_foreach_",
-        "aten::_fused_",
-        "aten::_scaled_dot_product_",
-        "aten::_thnn_",
-        "aten::_native_multi_head_attention",
-        "aten::adaptive_",
-        "aten::_adaptive_",
-        "aten::avg_pool",
-        "aten::convolution",
-        "aten::lstm",
-        "aten::gru",
-        "aten::max_pool",
-        "aten::mkldnn_rnn_layer",
-        "aten::native_",
-        "aten::rnn_",
-        "aten::sort",
-        "aten::topk",
-        "aten::upsample_",
-        "aten::_upsample_",
-        "aten::_cdist_",
-        "aten::grid_sampler",
-        "aten::_transformer_encoder_layer_fwd",
-    };
-    return std::ranges::any_of(kBeginnings,
-                               [&](std::string_view b) { return callee.starts_with(b); });
-}
 
 /// How much of a value somebody reads.
 enum class Read : std::uint8_t { Nothing, Part, Whole };
