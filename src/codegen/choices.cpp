@@ -21,7 +21,9 @@ void write(std::ostream& out, const Decisions& d) {
     out << d.plan.tile.lanes << ' ' << d.plan.tile.vectors << ' ' << d.plan.tile.rows << ' '
         << d.plan.pairs << d.plan.parts << d.matrix_runs << d.pad_rest << d.pack_a << d.b_in_place
         << d.batch_shift.has_value() << ' ' << d.block_rows << ' ' << d.most_rows << ' '
-        << d.block_k << ' ' << d.group << ' ' << d.tiles << ' ' << or_default(d.blocks, -1);
+        << d.block_k << ' ' << d.group << ' ' << d.tiles << ' ' << or_default(d.blocks, -1) << ' '
+        << d.rows_of_images << d.skips << ' ';
+    for (const bool streamed : d.streamed) out << streamed;
     for (const int h : d.heights) out << ' ' << h;
 }
 

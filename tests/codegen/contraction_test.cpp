@@ -499,15 +499,14 @@ struct Conv {
     bool channels_last = true;
 };
 
-void check_conv(const Conv& v) {
-    SCOPED_TRACE(testing::Message() << v.images << "x" << v.height << "x" << v.width << " " << v.in
-                                    << "->" << v.out << " kernel " << v.kernel << " stride "
-                                    << v.stride << " pad " << v.pad << " groups " << v.groups);
-    const std::int64_t reach = v.dilation * (v.kernel - 1) + 1;
-    const std::int64_t oh = (v.height + 2 * v.pad - reach) / v.stride + 1;
-    const std::int64_t ow = (v.width + 2 * v.pad - reach) / v.stride + 1;
+/// How many results a dim has.
+std::int64_t conv_results(const Conv& v, std::int64_t points) {
+    return (points + 2 * v.pad - (v.dilation * (v.kernel - 1) + 1)) / v.stride + 1;
+}
+
+Kernel conv_kernel(Builder& f, const Conv& v, int panel) {
+    const std::int64_t oh = conv_results(v, v.height), ow = conv_results(v, v.width);
     const std::int64_t gi = v.in / v.groups, go = v.out / v.groups;
-    Builder f;
     const Loop g = f.loop("g", v.groups), n = f.loop("n", v.images), y = f.loop("y", oh),
                x = f.loop("x", ow), ky = f.loop("ky", v.kernel), kx = f.loop("kx", v.kernel),
                ci = f.loop("c", gi), co = f.loop("o", go);
@@ -516,6 +515,7 @@ void check_conv(const Conv& v) {
     f.c.n = {co};
     f.c.k = {ky, kx, ci};
     const auto a = f.buffer(), b = f.buffer(), bias = f.buffer(), out = f.buffer(true);
+    f.kernel.buffers[static_cast<std::size_t>(out)].elements = v.images * oh * ow * v.out;
     const Expr row = y.var * v.stride + ky.var * v.dilation - v.pad;
     const Expr column = x.var * v.stride + kx.var * v.dilation - v.pad;
     const Expr channel = g.var * gi + ci.var;
@@ -538,7 +538,6 @@ void check_conv(const Conv& v) {
                                 : ((n.var * v.in + channel) * v.height + row) * v.width + column,
                 11)};
     const std::int64_t k = v.kernel * v.kernel * gi;
-    const int panel = panel_width(go, DType::F32, vector_target(jit().target()));
     const std::int64_t panels = (go + panel - 1) / panel;
     f.c.b_panel = panel;
     f.c.b_insts = {
@@ -547,7 +546,19 @@ void check_conv(const Conv& v) {
     f.c.epilogue.insts = {B::accumulator(), B::load(bias, g.var * go + co.var),
                           B::prim(Prim::Add, {0, 1}), B::prim(Prim::Relu, {2})};
     f.store(out, ((n.var * oh + y.var) * ow + x.var) * v.out + g.var * go + co.var, 3);
+    return f.finish();
+}
 
+void check_conv(const Conv& v) {
+    SCOPED_TRACE(testing::Message() << v.images << "x" << v.height << "x" << v.width << " " << v.in
+                                    << "->" << v.out << " kernel " << v.kernel << " stride "
+                                    << v.stride << " pad " << v.pad << " groups " << v.groups);
+    const std::int64_t oh = conv_results(v, v.height), ow = conv_results(v, v.width);
+    const std::int64_t gi = v.in / v.groups, go = v.out / v.groups;
+    const std::int64_t k = v.kernel * v.kernel * gi;
+    const int panel = panel_width(go, DType::F32, vector_target(jit().target()));
+    Builder f;
+    const Kernel kernel = conv_kernel(f, v, panel);
     Data input = random_data(v.images * v.height * v.width * v.in, 1);
     const Data weight = random_data(v.groups * k * go, 2);  // [group][ky][kx][in][out]
     Data bias_data = random_data(v.out, 3), packed;
@@ -579,7 +590,7 @@ void check_conv(const Conv& v) {
             }
         expected[static_cast<std::size_t>(i)] = std::max(sum, 0.0);
     }
-    run(f.finish(), {input.data(), packed.data(), bias_data.data(), result.data()}, {}, 2);
+    run(kernel, {input.data(), packed.data(), bias_data.data(), result.data()}, {}, 2);
     expect_close(result, expected, 1e-5 * std::sqrt(static_cast<double>(k)));
 }
 
@@ -597,6 +608,35 @@ TEST(Contraction, Convolutions) {
     // Several blocks of rows that end within rows of images.
     check_conv({3, 29, 31, 48, 40, 3, 1, 1, 1, 1});
     check_conv({3, 47, 45, 40, 70, 3, 2, 1, 1, 1});
+    // Tiles that lie at the border, or outside, as a whole.
+    check_conv({8, 7, 7, 64, 64, 3, 1, 1, 1, 1});
+    check_conv({9, 7, 7, 16, 36, 3, 2, 1, 1, 1});
+    check_conv({1, 12, 12, 32, 64, 3, 1, 1, 1, 1});
+    check_conv({8, 5, 5, 16, 32, 5, 1, 4, 1, 1});
+    check_conv({6, 3, 3, 16, 32, 3, 1, 6, 1, 1});
+    check_conv({4, 7, 7, 32, 64, 3, 1, 1, 1, 4});
+}
+
+/// Of small images with a border, tiles are rows of all images, and pass over what lies outside.
+TEST(Contraction, BordersArePassedOver) {
+    TargetInfo target = target_named("znver4");
+    target.l2_bytes = 1 << 20;
+    target.l3_bytes = 32 << 20;
+    const auto decided = [&](const Conv& v) {
+        Builder f;
+        return decide(conv_kernel(f, v, panel_width(v.out, DType::F32, vector_target(target))),
+                      target);
+    };
+    const Decisions small = decided({8, 7, 7, 512, 512, 3, 1, 1, 1, 1});
+    EXPECT_TRUE(small.skips);
+    EXPECT_TRUE(small.rows_of_images);
+    EXPECT_FALSE(small.pack_a);
+    EXPECT_FALSE(decided({8, 7, 7, 512, 512, 1, 1, 0, 1, 1}).skips);
+    EXPECT_FALSE(decided({8, 56, 56, 64, 64, 3, 1, 1, 1, 1}).skips);
+    // So many images' rows that the second cache does not hold them.
+    EXPECT_FALSE(decided({64, 14, 14, 256, 256, 3, 1, 1, 1, 1}).rows_of_images);
+    EXPECT_FALSE(small.streamed.back());
+    EXPECT_TRUE(decided({8, 112, 112, 64, 64, 3, 1, 1, 1, 1}).streamed.back());
 }
 
 /// Threads take equal numbers of blocks, so no block may have a tile fewer than it could.

@@ -43,7 +43,12 @@ llvm::Function* ContractionEmitter::begin_function(const std::string& name,
         if (buffer.scope != BufferScope::Argument)
             throw NotSupported("contraction: scratch buffers");
         Value* slot = at(b_.getPtrTy(), buffers_argument_, i64(argument++));
-        buffers_.list.push_back({b_.CreateLoad(b_.getPtrTy(), slot), buffer.dtype});
+        BufferRef ref{b_.CreateLoad(b_.getPtrTy(), slot), buffer.dtype};
+        if (d_.streamed[buffers_.list.size()]) {
+            Value* low = b_.CreateAnd(b_.CreatePtrToInt(ref.pointer, b_.getInt64Ty()), i64(63));
+            ref.streamable = b_.CreateICmpEQ(low, i64(0));
+        }
+        buffers_.list.push_back(ref);
     }
     symbols_.clear();
     for (std::size_t n = 0; n < kernel_.sizes.size(); ++n) {
@@ -102,6 +107,40 @@ void ContractionEmitter::fetch_windows(Value* batch_shift, Value* local) {
                       return std::vector<Value*>{};
                   });
     });
+}
+
+/// Counts the taps before the first and behind the last that reach into the image: their pointers
+/// are all those of zeros, which nobody need multiply.
+ContractionEmitter::Taps ContractionEmitter::taps_inside(Value* table, int height) {
+    auto* pointers = llvm::FixedVectorType::get(b_.getInt64Ty(), static_cast<unsigned>(height));
+    Value* zero = b_.CreatePtrToInt(bytes_at(scratch_, d_.scratch.zero), b_.getInt64Ty());
+    zero = b_.CreateVectorSplat(static_cast<unsigned>(height), zero);
+    llvm::Function* f = b_.GetInsertBlock()->getParent();
+    // Moves `tap` on by `step` while its row of the table is one of zeros.
+    const auto skip = [&](Value* begin, Value* end, std::int64_t step) -> Value* {
+        auto* look = llvm::BasicBlock::Create(b_.getContext(), "look", f);
+        auto* compare = llvm::BasicBlock::Create(b_.getContext(), "compare", f);
+        auto* found = llvm::BasicBlock::Create(b_.getContext(), "found", f);
+        llvm::BasicBlock* before = b_.GetInsertBlock();
+        b_.CreateBr(look);
+        b_.SetInsertPoint(look);
+        llvm::PHINode* tap = b_.CreatePHI(b_.getInt64Ty(), 2);
+        tap->addIncoming(begin, before);
+        b_.CreateCondBr(b_.CreateICmpEQ(tap, end), found, compare);
+        b_.SetInsertPoint(compare);
+        // Counted downwards, a tap is the one before.
+        Value* entry = step > 0 ? static_cast<Value*>(tap) : b_.CreateSub(tap, i64(1));
+        Value* row = b_.CreateAlignedLoad(
+            pointers, at(b_.getPtrTy(), table, b_.CreateMul(entry, i64(height))), llvm::Align(8));
+        Value* zeros = b_.CreateAndReduce(b_.CreateICmpEQ(row, zero));
+        tap->addIncoming(b_.CreateAdd(tap, i64(step)), compare);
+        b_.CreateCondBr(zeros, look, found);
+        b_.SetInsertPoint(found);
+        return tap;
+    };
+    Value* first = skip(i64(0), expr(d_.plan.a.segments), 1);
+    Value* end = skip(expr(d_.plan.a.segments), first, -1);
+    return {first, b_.CreateSub(end, first)};
 }
 
 void ContractionEmitter::tiles(Value* batch, Value* start, Value* end, Value* panel_index,
@@ -170,7 +209,15 @@ void ContractionEmitter::tiles(Value* batch, Value* start, Value* end, Value* pa
                                   b_.CreateMul(local, segments));
                 Value* run = d_.block_k > 0 ? length : units(d_.plan.a.run);
                 Value* part_shift = b_.CreateAdd(shift, b_.CreateMul(from, i64(bytes(d_.dtype))));
-                b_.CreateCall(f, {table, segments, run, right_part, right.distance, sums, ldc, add,
+                Value* rows_of_b = right_part;
+                if (d_.skips) {
+                    const auto [first, inside] = taps_inside(table, height);
+                    table = at(b_.getPtrTy(), table, b_.CreateMul(first, i64(height)));
+                    Value* passed = b_.CreateMul(b_.CreateMul(first, run), right.distance);
+                    rows_of_b = at(element_, rows_of_b, passed);
+                    segments = inside;
+                }
+                b_.CreateCall(f, {table, segments, run, rows_of_b, right.distance, sums, ldc, add,
                                   part_shift, next, next_step});
             }
             Value* rows =
@@ -242,6 +289,9 @@ llvm::Function* ContractionEmitter::main_function() {
                   return std::vector<Value*>{block};
               });
     if (d_.plan.by_matrix_units()) b_.CreateIntrinsic(llvm::Intrinsic::x86_tilerelease, {}, {});
+    // Streaming stores are ordered before whatever tells others that the work is done.
+    if (std::ranges::find(d_.streamed, true) != d_.streamed.end())
+        b_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
     b_.CreateRetVoid();
     return f;
 }
@@ -249,7 +299,7 @@ llvm::Function* ContractionEmitter::main_function() {
 KernelCode ContractionEmitter::emit() {
     fill_a_ = d_.image ? image_table_function()
               : d_.plan.a.form == OperandForm::Runs
-                  ? table_function("_rows", d_.plan.a, c_.a_insts, c_.m, d_.plan.m)
+                  ? table_function("_rows", d_.plan.a, c_.a_insts, d_.rows, d_.plan.m)
                   : compute_a();
     if (d_.plan.b.form == OperandForm::Runs)
         fill_b_ = table_function("_columns", d_.plan.b, c_.b_insts, c_.n, d_.plan.n);

@@ -14,8 +14,9 @@ namespace {
 
 /// Rows are read in place unless they would fight for the same cache sets, or B's panels are so
 /// many that packing is for nothing.
-bool should_pack(const ContractionPlan& plan, const Contraction& c, bool parts) {
+bool should_pack(const ContractionPlan& plan, const Contraction& c, bool parts, bool skips) {
     if (plan.a.form == OperandForm::Computed || !plan.a.step.is(1)) return true;
+    if (skips) return false;
     if (plan.m.is_constant() && plan.m.constant() <= 4) return false;
     const std::int64_t panels = or_default(ceil_div(plan.n, plan.tile.columns()), 16);
     if (panels < 4) return false;
@@ -25,6 +26,39 @@ bool should_pack(const ContractionPlan& plan, const Contraction& c, bool parts) 
     const auto linear = linear_in(plan.a.offset, c.m.back().var);
     if (!linear || !linear->stride.is_constant()) return panels >= 8;
     return linear->stride.constant() * (plan.pairs ? 2 : bytes(c.accumulate)) % 2048 == 0;
+}
+
+/// Whether rows are points of small images that are read through windows with a border: up to a
+/// fifth of all taps (7 x 7 points) then lie outside.
+bool is_bordered_image(const ContractionPlan& plan, const Contraction& c) {
+    constexpr std::int64_t kTiles = 3;  // a row of the image that is longer fills tiles by itself
+    if (!plan.windows || plan.a.form != OperandForm::Runs || !plan.a.step.is(1) ||
+        plan.a.mask == kNone || c.m.size() < 2)
+        return false;
+    return std::ranges::all_of(c.m, [](const Loop& l) { return l.extent.is_constant(); }) &&
+           c.m.back().extent.constant() < kTiles * plan.tile.rows;
+}
+
+/// Puts the same row of all images side by side, where the second cache has room for what their
+/// windows read: tiles then lie at a border as a whole.
+void order_rows(Decisions& d, const Contraction& c, const TargetInfo& target) {
+    if (c.m.size() != 3 || c.k.empty()) return;
+    const auto tap = linear_in(d.plan.a.offset, c.k[0].var);
+    if (!tap || !tap->stride.is_constant() || !c.k[0].extent.is_constant()) return;
+    const std::int64_t read = c.m[0].extent.constant() * tap->stride.constant() *
+                              c.k[0].extent.constant() * bytes(c.accumulate);
+    if (read <= 0 || read > static_cast<std::int64_t>(target.l2_bytes) / 2) return;
+    d.rows_of_images = true;
+    std::swap(d.rows[0], d.rows[1]);
+}
+
+/// Whether results go past the caches: those of which they would keep little for the next kernel,
+/// since all else that both touch needs room too. A stored line is then not read before.
+bool is_streamed(const KernelBuffer& buffer, const TargetInfo& target) {
+    return buffer.written && !buffer.read && buffer.elements.is_constant() &&
+           target.arch == Arch::X86_64 &&
+           buffer.elements.constant() * bytes(buffer.dtype) >=
+               static_cast<std::int64_t>(target.l3_bytes / 2);
 }
 
 /// Parts of a panel are used from the first cache where it has room for one beside a tile's rows.
@@ -125,7 +159,9 @@ void decide_vectors(Decisions& d, const Contraction& c, const TargetInfo& target
     d.heights = choose_heights(d.plan.m, d.plan.tile.rows);
     const int rows = d.heights[0];
     d.block_k = choose_block_k(d.plan, target, rows, size);
-    d.pack_a = should_pack(d.plan, c, d.block_k > 0);
+    d.skips = is_bordered_image(d.plan, c);
+    if (d.skips) order_rows(d, c, target);
+    d.pack_a = should_pack(d.plan, c, d.block_k > 0, d.skips);
     d.b_in_place = d.plan.b.form == OperandForm::Columns && !d.plan.pairs &&
                    d.plan.m.is_constant() && d.plan.m.constant() <= 2 * d.plan.tile.rows;
     if (d.plan.m.is_constant() && d.plan.m.constant() % rows != 0) {
@@ -289,6 +325,9 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     Decisions d;
     d.plan = *plan;
     d.dtype = c.accumulate;
+    d.rows = c.m;
+    for (const KernelBuffer& buffer : kernel.buffers)
+        d.streamed.push_back(is_streamed(buffer, target));
     const int size = bytes(d.dtype);
     if (plan->by_matrix_units())
         decide_matrix(d, c, target);

@@ -22,7 +22,11 @@ struct Scratch {
 struct Decisions {
     ContractionPlan plan;
     DType dtype = DType::F32;
-    std::vector<int> heights;  // of tiles: the full one, then what the rest is made of
+    std::vector<Loop> rows;       // the loops over m, in the order of the rows
+    bool rows_of_images = false;  // the same row of all images stands together there
+    bool skips = false;           // tiles pass over taps that lie outside the image for all rows
+    std::vector<bool> streamed;   // by buffer: results go past the caches
+    std::vector<int> heights;     // of tiles: the full one, then what the rest is made of
     // Of all blocks but the last; where `tiles` is set, the most that one has but for a rest.
     std::int64_t block_rows = 0;
     // By vectors and where m is known: full tiles, divided as equally as can be. 0: elsewhere.

@@ -135,6 +135,11 @@ class ContractionEmitter {
     void tiles(llvm::Value* batch, llvm::Value* start, llvm::Value* end, llvm::Value* panel_index,
                llvm::Value* is_first_panel);
     void fetch_windows(llvm::Value* batch_shift, llvm::Value* local);
+    /// The taps of a tile of which some row lies inside the image.
+    struct Taps {
+        llvm::Value *first, *count;
+    };
+    Taps taps_inside(llvm::Value* table, int height);
     llvm::Value* extremes_of_rows(llvm::Value* local);
     llvm::Value* extremes_of_panel(llvm::Value* n_th);
     void forget(llvm::Value* extremes);

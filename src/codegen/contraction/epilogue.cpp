@@ -42,7 +42,7 @@ void ContractionEmitter::epilogue_rows(llvm::Function* f, bool masked) {
     const int step = vectors ? lanes : 1;
     Value* tile = f->getArg(8);
     auto* vector = llvm::FixedVectorType::get(element_, static_cast<unsigned>(lanes));
-    const Odometer rows(c_.m);
+    const Odometer rows(d_.rows);
     const std::vector<Value*> first = rows.start(b_, f->getArg(4), symbols_);
     emit_loop(b_, "row", i64(0), f->getArg(5), i64(1), first, [&](Value* row, const auto& at_row) {
         rows.bind(at_row, symbols_);

@@ -132,7 +132,7 @@ llvm::Function* ContractionEmitter::compute_a() {
         // A row past the end is computed as row 0; its sums are not stored.
         Value* index = b_.CreateAdd(first, i);
         Value* exists = b_.CreateICmpSLT(index, expr(d_.plan.m));
-        bind_loops(b_, b_.CreateSelect(exists, index, i64(0)), c_.m, symbols_);
+        bind_loops(b_, b_.CreateSelect(exists, index, i64(0)), d_.rows, symbols_);
         emit_loop(b_, "segment", i64(0), expr(segments), [&](Value* segment) {
             bind_loops(b_, segment, outer, symbols_);
             Value* start = b_.CreateAdd(b_.CreateMul(i, k_count), b_.CreateMul(segment, run));
