@@ -115,6 +115,12 @@ void store_written(RecorderState& state, const at::Tensor& target, const at::Ten
     p.become(q.cell(), q.view(), q.sym_sizes().vec(), q.sym_strides().vec(), 0);
 }
 
+bool all_constant(const ExternCallee& callee) {
+    return std::ranges::all_of(callee.result_strides, [](const Sizes& strides) {
+        return std::ranges::all_of(strides, [](Expr e) { return e.is_constant(); });
+    });
+}
+
 /// For each result its dims from the one with the longest stride.
 Ints orders_in_memory(const std::vector<Sizes>& strides) {
     Ints orders;
@@ -256,7 +262,7 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
                 {"pure", !random && !types.empty()}};
     if (reads_channels_last(schema.name()) && types[0].rank() == 4)
         attrs.set("orders", Ints{0, 2, 3, 1});
-    else if (device.is_cuda())
+    else if (device.is_cuda() || (is_attention_gradient(schema.name()) && all_constant(b.callee)))
         attrs.set("orders", orders_in_memory(b.callee.result_strides));
     std::vector<int> written = b.callee.written;
     externs.push_back(std::move(b.callee));

@@ -137,9 +137,12 @@ class RecordedCall final : public TorchCall {
         : TorchCall(inputs, outputs, device), table_(std::move(table)), callee_(table_->at(index)) {
         for (const c10::IValue& v : callee_.arguments)
             arguments_.push_back(trace::with_numbers(v, value));
-        // Fused attention reads heads wherever they lie.
-        reads_any_strides_ = device.is_cuda() &&
-                             callee_.op.schema().name().starts_with("aten::_scaled_dot_product_");
+        // Fused attention reads heads wherever they lie; a mask, behind these, processors do not.
+        const std::string& name = callee_.op.schema().name();
+        if (device.is_cuda() && name.starts_with("aten::_scaled_dot_product_"))
+            lie_anywhere_ = callee_.operand_strides.size();
+        else if (is_attention_gradient(name))
+            lie_anywhere_ = 5;
         channels_last_ = reads_channels_last(callee_.op.schema().name());
         for (const Sizes& strides : callee_.operand_strides) {
             Ints& numbers = operand_strides_.emplace_back();
@@ -159,7 +162,7 @@ class RecordedCall final : public TorchCall {
         for (std::size_t i = 0; i < operands.size() && i < operand_strides_.size(); ++i)
             if (channels_last_ && operands[i].dim() == 4)
                 operands[i] = operands[i].contiguous(at::MemoryFormat::ChannelsLast);
-            else if (!reads_any_strides_ || !has_wide_rows(operands[i]))
+            else if (i >= lie_anywhere_ || !has_wide_rows(operands[i]))
                 operands[i] = with_strides(operands[i], operand_strides_[i]);
         // A written operand is a value of the graph: the call gets a copy that it may change.
         for (int w : callee_.written)
@@ -206,9 +209,11 @@ class RecordedCall final : public TorchCall {
         return copy.copy_(t);
     }
 
-    /// Whether 16 bytes of each row lie side by side, at aligned addresses.
+    /// Whether rows lie side by side; for a GPU, 16 bytes of each at aligned addresses.
     static bool has_wide_rows(const at::Tensor& t) {
-        if (t.dim() != 4 || t.stride(3) != 1 || t.itemsize() != 2) return false;
+        if (t.dim() != 4 || t.stride(3) != 1) return false;
+        if (!t.is_cuda()) return true;
+        if (t.itemsize() != 2) return false;
         for (std::int64_t d = 0; d < 3; ++d)
             if (t.stride(d) % 8 != 0) return false;
         return reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % 16 == 0;
@@ -240,7 +245,8 @@ class RecordedCall final : public TorchCall {
     const ExternCallee& callee_;
     std::vector<c10::IValue> arguments_;  // the callee's, without symbols
     std::vector<Ints> operand_strides_;
-    bool reads_any_strides_ = false, channels_last_ = false;
+    std::size_t lie_anywhere_ = 0;  // operands, the first so many, that are read as they lie
+    bool channels_last_ = false;
 };
 
 }  // namespace

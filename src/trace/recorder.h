@@ -269,4 +269,10 @@ inline bool reads_channels_last(std::string_view callee) {
     return callee == "aten::max_pool2d_with_indices_backward";
 }
 
+/// Processors' gradient of fused attention, which reads heads wherever they lie and hands gradients
+/// over with heads inside rows.
+inline bool is_attention_gradient(std::string_view callee) {
+    return callee == "aten::_scaled_dot_product_flash_attention_for_cpu_backward";
+}
+
 }  // namespace ingot::trace

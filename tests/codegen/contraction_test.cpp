@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <new>
 #include <random>
 
 #include "codegen/contraction/decisions.h"
@@ -17,7 +18,20 @@
 namespace ingot::codegen {
 namespace {
 
-using Data = std::vector<float>;
+/// At the start of a cache's line, where streaming stores are possible.
+template <typename T>
+struct LineAllocator {
+    using value_type = T;
+    LineAllocator() = default;
+    template <typename U>
+    explicit LineAllocator(const LineAllocator<U>&) {}
+    T* allocate(std::size_t n) {
+        return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t{64}));
+    }
+    void deallocate(T* p, std::size_t) { ::operator delete(p, std::align_val_t{64}); }
+    bool operator==(const LineAllocator&) const = default;
+};
+using Data = std::vector<float, LineAllocator<float>>;
 
 Data random_data(std::int64_t count, unsigned seed) {
     std::mt19937 generator(seed);
@@ -549,7 +563,7 @@ Kernel conv_kernel(Builder& f, const Conv& v, int panel) {
     return f.finish();
 }
 
-void check_conv(const Conv& v) {
+void check_conv(const Conv& v, const TargetInfo& target = jit().target()) {
     SCOPED_TRACE(testing::Message() << v.images << "x" << v.height << "x" << v.width << " " << v.in
                                     << "->" << v.out << " kernel " << v.kernel << " stride "
                                     << v.stride << " pad " << v.pad << " groups " << v.groups);
@@ -590,7 +604,7 @@ void check_conv(const Conv& v) {
             }
         expected[static_cast<std::size_t>(i)] = std::max(sum, 0.0);
     }
-    run(kernel, {input.data(), packed.data(), bias_data.data(), result.data()}, {}, 2);
+    run(kernel, {input.data(), packed.data(), bias_data.data(), result.data()}, {}, 2, target);
     expect_close(result, expected, 1e-5 * std::sqrt(static_cast<double>(k)));
 }
 
@@ -637,6 +651,20 @@ TEST(Contraction, BordersArePassedOver) {
     EXPECT_FALSE(decided({64, 14, 14, 256, 256, 3, 1, 1, 1, 1}).rows_of_images);
     EXPECT_FALSE(small.streamed.back());
     EXPECT_TRUE(decided({8, 112, 112, 64, 64, 3, 1, 1, 1, 1}).streamed.back());
+}
+
+/// Results that go past the caches, in full vectors and in rests, at lines' starts and elsewhere.
+TEST(Contraction, ResultsPastTheCaches) {
+    TargetInfo target = jit().target();
+    target.l3_bytes = 1;
+    check_matmul(1, 119, 64, 20, Left::Rows, Right::Packed, false, 2, target);
+    check_matmul(1, 119, 40, 20, Left::Rows, Right::Packed, false, 2, target);
+    check_matmul(3, 49, 150, 33, Left::Transposed, Right::Packed, false, 2, target);
+    check_matmul(2, 65, 256, 33, Left::Padded, Right::Rows, true, 5, target);
+    check_conv({1, 14, 14, 32, 64, 3, 1, 1, 1, 1}, target);
+    check_conv({2, 9, 10, 17, 33, 3, 2, 1, 1, 1}, target);
+    check_conv({1, 7, 9, 64, 64, 3, 1, 1, 1, 8}, target);
+    check_conv({8, 7, 7, 64, 64, 3, 1, 1, 1, 1}, target);
 }
 
 /// Threads take equal numbers of blocks, so no block may have a tile fewer than it could.

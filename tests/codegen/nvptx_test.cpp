@@ -113,11 +113,11 @@ TEST(Nvptx, AKernelThatMayStartEarlyWaitsBeforeItTouchesMemory) {
 TEST(Nvptx, NumbersOfEightBitsAreConvertedTwoAtATime) {
     for (const char* format : {"f8e4m3", "f8e5m2"}) {
         const std::string name(format);
-        const Plan plan = plan_of(
-            parse_graph("graph(%0 \"x\": " + name + "[4096], %1 \"y\": f32[4096]) {\n" +
-                        "  %2: f32[4096] = convert(%0) {dtype=f32}\n" +
-                        "  %3: f32[4096] = add(%2, %1)\n  %4: " + name +
-                        "[4096] = convert(%3) {dtype=" + name + "}\n  return %4\n}\n"));
+        const Plan plan =
+            plan_of(parse_graph("graph(%0 \"x\": " + name + "[4096], %1 \"y\": f32[4096]) {\n" +
+                                "  %2: f32[4096] = convert(%0) {dtype=f32}\n" +
+                                "  %3: f32[4096] = add(%2, %1)\n  %4: " + name +
+                                "[4096] = convert(%3) {dtype=" + name + "}\n  return %4\n}\n"));
         ASSERT_EQ(plan.kernels.size(), 1u);
         const std::string text = ptx_of(plan.kernels[0]).text, pair = name.substr(2) + "x2";
         const std::size_t narrowed = count(text, "cvt.rn.satfinite." + pair + ".f32");

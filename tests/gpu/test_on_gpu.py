@@ -57,7 +57,7 @@ def test_numbers_of_eight_bits(dtype: torch.dtype, odd: int) -> None:
     widened = ingot.compile(widen, options=STRICT)(every)
     torch.testing.assert_close(widened, widen(every), rtol=0, atol=0, equal_nan=True)
 
-    limits = torch.tensor([448, 464, 480, 57344, 61440, 65536, 2.0**-9, 2.0**-16, 2.0**-6, 2.0**-14])
+    limits = torch.tensor([448, 464, 480, 57344, 61440, 65536, 2**-6, 2**-9, 2**-14, 2**-16])
     near = torch.cat([limits, limits.nextafter(limits * 2), limits.nextafter(limits * 0)])
     special = torch.tensor([0.0, torch.inf, torch.nan])
     some = torch.randint(-(2**31), 2**31, (100_000 + odd,), dtype=torch.int32).view(torch.float32)

@@ -363,3 +363,58 @@ def test_bf16_autocast(name):
     wide = double(model)
     _, exact = gradients(lambda: loss(wide, double(data)), list(wide.parameters()))
     assert_model_as_good(got, want, exact, names)
+
+
+class Heads(torch.nn.Module):
+    """Attention whose heads are pieces of one product's result, however they lie in it."""
+
+    def __init__(self, order: str, masked: bool = False, causal: bool = False) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(24, 72), torch.nn.Linear(24, 24)
+        self.order, self.masked, self.causal = order, masked, causal
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, n, c = x.shape
+        y, heads = self.first(x), 3
+        if self.order == "rows":
+            q, k, v = y.view(b, n, 3, heads, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        elif self.order == "between":  # a head's elements lie apart
+            q, k, v = y.view(b, n, 3, 8, heads).permute(2, 0, 4, 1, 3).unbind(0)
+        else:
+            q, k, v = (p.reshape(b, heads, n, 8) for p in y.chunk(3, -1))
+        mask = torch.full((n, n), -1.0).triu() if self.masked else None
+        a = F.scaled_dot_product_attention(q, k, v, mask, is_causal=self.causal)
+        return self.last(a.transpose(1, 2).reshape(b, n, c))
+
+
+@pytest.mark.parametrize("order", ["rows", "between", "blocks"])
+@pytest.mark.parametrize("more", [{}, {"masked": True}, {"causal": True}])
+def test_heads_that_lie_anywhere(order, more):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Heads("rows"), Heads(order, **more))
+    x = torch.randn(2, 11, 24, requires_grad=True)
+    wide, wide_x = double(model), double(x)
+
+    def loss(f, x):
+        return f(x).square().sum()
+
+    leaves = [x, *model.parameters()]
+    _, want = gradients(lambda: loss(model, x), leaves)
+    _, exact = gradients(lambda: loss(wide, wide_x), [wide_x, *wide.parameters()])
+    compiled = compile_all(model)
+    for _ in range(2):
+        _, got = gradients(lambda: loss(compiled, x), leaves)
+        assert_as_good(got, want, exact)
+
+
+def test_attentions_gradient_is_given_heads_as_they_lie():
+    model, x = torch.nn.Sequential(Heads("rows"), Heads("rows")), torch.randn(2, 11, 24)
+    compiled = compile_all(model)
+    compiled(x).sum().backward()
+    loss = compiled(x).sum()
+    with torch.profiler.profile(record_shapes=True) as record:
+        loss.backward()
+    names = [e.name for e in record.events()]
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu_backward" in names
+    copied = [e.input_shapes[0] for e in record.events() if e.name == "aten::copy_"]
+    assert [2, 3, 11, 8] not in copied

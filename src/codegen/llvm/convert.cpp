@@ -165,8 +165,8 @@ Value float8_bytes_by_pairs(Shape& s, Value x, const Float8& format) {
     Value magnitude = b.CreateXor(s.bits(x), sign);
     Value large = s.i(format.nan);
     if (format.over != format.nan)
-        large = b.CreateSelect(b.CreateICmpUGT(magnitude, s.i(255ll << 23)), large,
-                               s.i(format.over));
+        large =
+            b.CreateSelect(b.CreateICmpUGT(magnitude, s.i(255ll << 23)), large, s.i(format.over));
     large = b.CreateTrunc(b.CreateOr(large, b.CreateLShr(sign, s.i(24))), s.i8);
     return b.CreateSelect(b.CreateICmpUGT(magnitude, s.i(format.last)), large, bytes);
 }
@@ -184,9 +184,8 @@ Value float8_values_by_pairs(Shape& s, Value bytes, const Float8& format) {
     for (unsigned k = 0; k < count; k += 2) {
         Value both = b.CreateZExt(lane(s, bytes, k), b.getInt16Ty());
         if (k + 1 < count)
-            both = b.CreateOr(both, b.CreateShl(b.CreateZExt(lane(s, bytes, k + 1),
-                                                             b.getInt16Ty()),
-                                                8));
+            both = b.CreateOr(both,
+                              b.CreateShl(b.CreateZExt(lane(s, bytes, k + 1), b.getInt16Ty()), 8));
         Value words = by_instruction(s, assembly, "=r,h", b.getInt32Ty(), {both});
         put(words, k);
         if (k + 1 < count) put(b.CreateLShr(words, 16), k + 1);
