@@ -44,10 +44,7 @@ llvm::Function* ContractionEmitter::begin_function(const std::string& name,
             throw NotSupported("contraction: scratch buffers");
         Value* slot = at(b_.getPtrTy(), buffers_argument_, i64(argument++));
         BufferRef ref{b_.CreateLoad(b_.getPtrTy(), slot), buffer.dtype};
-        if (d_.streamed[buffers_.list.size()]) {
-            Value* low = b_.CreateAnd(b_.CreatePtrToInt(ref.pointer, b_.getInt64Ty()), i64(63));
-            ref.streamable = b_.CreateICmpEQ(low, i64(0));
-        }
+        if (d_.streamed[buffers_.list.size()]) make_streamable(b_, ref);
         buffers_.list.push_back(ref);
     }
     symbols_.clear();

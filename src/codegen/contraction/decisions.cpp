@@ -7,6 +7,7 @@
 #include "codegen/contraction/matrix_kernel.h"
 #include "codegen/contraction/micro_kernel.h"
 #include "codegen/contraction/split_kernel.h"
+#include "codegen/llvm/emit_shape.h"
 #include "ir/error.h"
 
 namespace ingot::codegen {
@@ -50,15 +51,6 @@ void order_rows(Decisions& d, const Contraction& c, const TargetInfo& target) {
     if (read <= 0 || read > static_cast<std::int64_t>(target.l2_bytes) / 2) return;
     d.rows_of_images = true;
     std::swap(d.rows[0], d.rows[1]);
-}
-
-/// Whether results go past the caches: those of which they would keep little for the next kernel,
-/// since all else that both touch needs room too. A stored line is then not read before.
-bool is_streamed(const KernelBuffer& buffer, const TargetInfo& target) {
-    return buffer.written && !buffer.read && buffer.elements.is_constant() &&
-           target.arch == Arch::X86_64 &&
-           buffer.elements.constant() * bytes(buffer.dtype) >=
-               static_cast<std::int64_t>(target.l3_bytes / 2);
 }
 
 /// Parts of a panel are used from the first cache where it has room for one beside a tile's rows.
@@ -326,8 +318,10 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.plan = *plan;
     d.dtype = c.accumulate;
     d.rows = c.m;
+    // Of half a cache's results little is kept for the next kernel, since all else that both touch
+    // needs room too. A line that is stored past the caches is not read before.
     for (const KernelBuffer& buffer : kernel.buffers)
-        d.streamed.push_back(is_streamed(buffer, target));
+        d.streamed.push_back(is_large_output(buffer, target, target.l3_bytes / 2));
     const int size = bytes(d.dtype);
     if (plan->by_matrix_units())
         decide_matrix(d, c, target);

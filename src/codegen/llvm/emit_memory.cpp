@@ -288,6 +288,11 @@ void atomic_add_one(EmitContext& c, DType t, IrValue pointer, IrValue value) {
 
 }  // namespace
 
+void make_streamable(llvm::IRBuilder<>& b, BufferRef& buffer) {
+    IrValue low = b.CreateAnd(b.CreatePtrToInt(buffer.pointer, b.getInt64Ty()), 63);
+    buffer.streamable = b.CreateICmpEQ(low, b.getInt64(0));
+}
+
 IrValue entry_alloca(llvm::IRBuilder<>& b, llvm::Type* type, const char* name) {
     llvm::BasicBlock& entry = b.GetInsertBlock()->getParent()->getEntryBlock();
     llvm::IRBuilder<> at(&entry, entry.begin());

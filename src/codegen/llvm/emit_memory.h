@@ -23,6 +23,9 @@ struct BufferRef {
     std::int64_t readable = 0;
 };
 
+/// Lets whole vectors be stored to the buffer past the caches, where its pointer allows it.
+void make_streamable(llvm::IRBuilder<>& b, BufferRef& buffer);
+
 /// Where the lanes of an access lie, in elements from the buffer's start.
 struct Address {
     IrValue base = nullptr;              // i64, of lane 0

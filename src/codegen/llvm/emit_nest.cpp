@@ -74,7 +74,7 @@ class NestEmitter {
                 IrValue slot =
                     b.CreateConstInBoundsGEP1_64(b.getPtrTy(), function_.getArg(0), argument++);
                 BufferRef ref{b.CreateLoad(b.getPtrTy(), slot), buffer.dtype};
-                if (shape_.streamed[buffers_.size()]) ref.streamable = is_aligned(ref.pointer);
+                if (shape_.streamed[buffers_.size()]) make_streamable(b, ref);
                 buffers_.push_back(ref);
                 continue;
             }
@@ -83,11 +83,6 @@ class NestEmitter {
                 b.CreateGEP(b.getInt8Ty(), scratch, index_.scalar(scratch_bytes(buffer, shape_)));
         }
         body_.set_buffers(buffers_);
-    }
-
-    IrValue is_aligned(IrValue pointer) {
-        IrValue low = b.CreateAnd(b.CreatePtrToInt(pointer, b.getInt64Ty()), num(63));
-        return b.CreateICmpEQ(low, num(0));
     }
 
     // ---- work items -----------------------------------------------------------------------------

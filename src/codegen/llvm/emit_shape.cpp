@@ -100,14 +100,6 @@ Nest alone(const Phase& phase) {
     return n;
 }
 
-/// An output that no cache will still hold when somebody reads it.
-bool is_large_output(const KernelBuffer& buffer, const TargetInfo& target) {
-    return buffer.scope == BufferScope::Argument && buffer.written && !buffer.read &&
-           buffer.elements.is_constant() && target.arch == Arch::X86_64 &&
-           buffer.elements.constant() * bytes(buffer.dtype) >=
-               static_cast<std::int64_t>(target.l3_bytes);
-}
-
 Expr product_of(const std::vector<Loop>& loops) {
     Expr p(1);
     for (const Loop& l : loops) p *= l.extent;
@@ -137,6 +129,12 @@ Expr point_cost(const Kernel& kernel, const Nest& nest) {
 }
 
 }  // namespace
+
+bool is_large_output(const KernelBuffer& buffer, const TargetInfo& target, std::size_t size) {
+    return buffer.scope == BufferScope::Argument && buffer.written && !buffer.read &&
+           buffer.elements.is_constant() && target.arch == Arch::X86_64 &&
+           buffer.elements.constant() * bytes(buffer.dtype) >= static_cast<std::int64_t>(size);
+}
 
 // The rest's lanes never exceed the main loop's: it starts at a multiple of these.
 LoopLanes fit_lanes(Expr extent, LoopLanes wanted) {
@@ -194,7 +192,7 @@ NestShape shape_of(const Kernel& kernel, const Nest& nest, const TargetInfo& tar
     for (const Phase& phase : nest.phases)
         s.phase_lanes.push_back(lanes_for(measure(kernel, alone(phase)), target, options, false));
     for (const KernelBuffer& buffer : kernel.buffers)
-        s.streamed.push_back(is_large_output(buffer, target));
+        s.streamed.push_back(is_large_output(buffer, target, target.l3_bytes));
     for (const Phase& phase : nest.phases)
         for (const Store& store : phase.stores)
             if (measure(kernel, alone(phase)).cost > kStreamingCost)

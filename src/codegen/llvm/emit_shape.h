@@ -32,6 +32,10 @@ struct NestShape {
 NestShape shape_of(const Kernel& kernel, const Nest& nest, const TargetInfo& target,
                    const EmitOptions& options);
 
+/// An output of at least so many bytes, which caches of that size will not hold any more when
+/// somebody reads it.
+bool is_large_output(const KernelBuffer& buffer, const TargetInfo& target, std::size_t size);
+
 /// For loops of constant extent no more lanes than they need.
 LoopLanes fit_lanes(Expr extent, LoopLanes lanes);
 
