@@ -253,6 +253,7 @@ llvm::Function* ContractionEmitter::main_function() {
                     llvm::MaybeAlign(64));
     if (d_.plan.by_matrix_units()) configure_tiles();
     if (d_.image) find_image_steps();
+    if (d_.winograd) find_tiles();
     Value* groups = expr(d_.groups);
     Value* blocks = expr(d_.blocks);
     Value* m = expr(d_.plan.m);
@@ -270,6 +271,8 @@ llvm::Function* ContractionEmitter::main_function() {
                   RowBlock rows{};
                   if (d_.image) {
                       rows = image_block(block_index);
+                  } else if (d_.winograd) {
+                      rows = tile_rows_of(block_index);
                   } else {
                       Value* is_last = b_.CreateICmpEQ(block_index, b_.CreateSub(blocks, i64(1)));
                       rows.start = first_row(block_index);
@@ -279,9 +282,11 @@ llvm::Function* ContractionEmitter::main_function() {
                   Value* is_fresh = b_.CreateICmpNE(block, carried[0]);
                   if_then(is_fresh, [&] {
                       if (d_.image) return prepare_image(rows);
+                      if (d_.winograd) return prepare_tiles(rows);
                       prepare_block(d_.batch_shift ? i64(0) : batch, rows.start, rows.end);
                   });
-                  d_.plan.by_matrix_units() ? matrix_tiles(batch, rows, group)
+                  d_.winograd                 ? filter_tiles(batch, rows, group)
+                  : d_.plan.by_matrix_units() ? matrix_tiles(batch, rows, group)
                                             : tiles(batch, rows.start, rows.end, group, is_fresh);
                   return std::vector<Value*>{block};
               });
@@ -301,6 +306,7 @@ KernelCode ContractionEmitter::emit() {
     if (d_.plan.b.form == OperandForm::Runs)
         fill_b_ = table_function("_columns", d_.plan.b, c_.b_insts, c_.n, d_.plan.n);
     if (d_.b_by_points) fill_points_ = point_table_function();
+    if (d_.winograd) fill_points_ = tile_points_function();
     if (d_.plan.b.form == OperandForm::Computed) fill_b_ = compute_b();
     epilogue_ = epilogue_function();
     llvm::Function* f = main_function();

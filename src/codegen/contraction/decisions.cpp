@@ -146,7 +146,18 @@ std::optional<Expr> find_batch_shift(const Decisions& d, const Contraction& c) {
     return Expr(shift);
 }
 
+/// Blocks are rows of tiles, whatever plain products would do.
+void decide_winograd(Decisions& d) {
+    const Winograd& w = *d.winograd;
+    d.heights = {w.height};
+    d.block_rows = 2 * w.tile_rows * w.image.width;
+    d.most_rows = 1;  // at a time, where some are computed plainly
+    d.blocks = Expr(w.blocks());
+}
+
 void decide_vectors(Decisions& d, const Contraction& c, const TargetInfo& target) {
+    d.winograd = choose_winograd(c, d.plan, target);
+    if (d.winograd) return decide_winograd(d);
     const int size = bytes(d.dtype);
     d.heights = choose_heights(d.plan.m, d.plan.tile.rows);
     const int rows = d.heights[0];
@@ -304,7 +315,8 @@ void decide_matrix(Decisions& d, const Contraction& c, const TargetInfo& target)
     d.b_by_points = d.plan.split() && !d.b_by_rows && rows_of_neighbours(b, c);
     d.a_side_by_side = d.plan.split() && !d.matrix_runs && side_by_side(a, c);
     const double cost = divide_matrix(d, target);
-    if (const auto image = find_image(c, d.plan)) divide_image(d, *image, target, cost);
+    if (!d.plan.split()) return;
+    if (const auto image = find_image(c, d.plan, kMatrixK)) divide_image(d, *image, target, cost);
 }
 
 }  // namespace
@@ -342,7 +354,8 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     const bool computed = plan->a.form == OperandForm::Computed;
     const std::int64_t table_rows = d.pack_a ? rows : d.most_rows;
     d.scratch.table =
-        place(d.image ? Expr(d.image->points() * 8)
+        place(d.image      ? Expr(d.image->points() * 8)
+              : d.winograd ? max(Expr(4 * d.winograd->points()), plan->a.segments) * Expr(8)
                       : (computed ? Expr(1) : plan->a.segments) * Expr(table_rows * 8));
     // One for a panel that is brought into order, and those of a group that are not.
     const std::int64_t b_tables = d.b_by_rows ? 1 + d.group : 1;
@@ -380,6 +393,13 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.scratch.tile_shapes = place(Expr(units ? kTileShapeBytes : 0));
     const std::int64_t noted = d.most_rows / (kMatrixRows / 2) + d.group;
     d.scratch.extremes = place(Expr(plan->split() ? noted * std::int64_t{sizeof(Extremes)} : 0));
+    const auto floats = [&](std::int64_t count) { return place(Expr(d.winograd ? count * size : 0)); };
+    const Winograd w = d.winograd.value_or(Winograd{.height = 1});
+    d.scratch.winograd_table = place(Expr(d.winograd ? w.tiles() * 8 : 0));
+    d.scratch.winograd_input = floats(kWinogradPlanes * w.plane());
+    d.scratch.winograd_weights = floats(kWinogradPlanes * w.image.channels * plan->tile.columns());
+    d.scratch.winograd_sums = floats(kWinogradPlanes * w.tiles() * plan->tile.columns());
+    d.scratch.winograd_results = floats(4 * w.across() * plan->tile.columns());
     d.scratch.total = end;
     return d;
 }

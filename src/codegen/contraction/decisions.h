@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "codegen/contraction/image_rows.h"
+#include "codegen/contraction/winograd.h"
 #include "codegen/llvm/target.h"
 #include "schedule/contraction_model.h"
 #include "schedule/nest.h"
@@ -15,7 +16,8 @@ namespace ingot::codegen {
 /// Where things lie in scratch, in bytes.
 struct Scratch {
     Expr table, b_table, b_points, image, image_steps, zero, a_rows, a_packed, panel, b_part, room,
-        tile_shapes, extremes, total;
+        tile_shapes, extremes, winograd_table, winograd_input, winograd_weights, winograd_sums,
+        winograd_results, total;
 };
 
 /// What is decided before any code is written.
@@ -46,6 +48,7 @@ struct Decisions {
     bool b_by_points = false;
     bool b_in_place = false;         // B's columns are read where they lie, but for the last panel
     std::optional<ImageRows> image;  // there, split: A's points serve all taps
+    std::optional<Winograd> winograd;  // by vectors: four results at a time
     Scratch scratch;
     Expr groups, blocks;
     /// The rows of all batches lie alike, this many bytes apart: one table serves a block of rows

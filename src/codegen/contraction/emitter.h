@@ -135,6 +135,16 @@ class ContractionEmitter {
     void tiles(llvm::Value* batch, llvm::Value* start, llvm::Value* end, llvm::Value* panel_index,
                llvm::Value* is_first_panel);
     void fetch_windows(llvm::Value* batch_shift, llvm::Value* local);
+    // By minimal filtering; blocks are rows of tiles.
+    TileShape winograd_shape() const;
+    llvm::Function* tile_points_function();
+    llvm::Value* first_of_tiles(llvm::Value* tile_row);
+    void find_tiles();
+    RowBlock tile_rows_of(llvm::Value* block);
+    void prepare_tiles(const RowBlock& block);
+    void filter_tiles(llvm::Value* batch, const RowBlock& block, llvm::Value* panel_index);
+    void plain_row(llvm::Value* batch, llvm::Value* first, const PanelValue& right,
+                   llvm::Value* out);
     /// The taps of a tile of which some row lies inside the image.
     struct Taps {
         llvm::Value *first, *count;

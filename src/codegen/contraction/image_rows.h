@@ -33,7 +33,9 @@ struct ImageRows {
     std::int64_t points() const { return (block + taps_down - 1) * pitch() + kMatrixRows; }
 };
 
-/// The form without its block; nothing where A is no image, or its windows do not move by points.
-std::optional<ImageRows> find_image(const Contraction& contraction, const ContractionPlan& plan);
+/// The form without its block; nothing where A is no image, its windows do not move by points, or a
+/// point's channels are no multiple of `channels`.
+std::optional<ImageRows> find_image(const Contraction& contraction, const ContractionPlan& plan,
+                                    std::int64_t channels);
 
 }  // namespace ingot::codegen

@@ -1,0 +1,192 @@
+// See winograd_kernel.h.
+#include "codegen/contraction/winograd_kernel.h"
+
+#include <llvm/IR/IRBuilder.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "codegen/contraction/ir_loop.h"
+#include "codegen/contraction/shared_function.h"
+
+namespace ingot::codegen {
+namespace {
+
+using llvm::Value;
+using Builder = llvm::IRBuilder<>;
+template <std::size_t rows, std::size_t columns>
+using Grid = std::array<std::array<Value*, columns>, rows>;
+
+std::string name_of(const char* what, const TileShape& tile) {
+    return std::string("ingot_winograd_") + what + "_" + std::to_string(tile.vectors) + "v" +
+           std::to_string(tile.lanes);
+}
+
+/// One direction of the points' form: four from four.
+std::array<Value*, 4> points_form(Builder& b, const std::array<Value*, 4>& d) {
+    return {b.CreateFSub(d[0], d[2]), b.CreateFAdd(d[1], d[2]), b.CreateFSub(d[2], d[1]),
+            b.CreateFSub(d[1], d[3])};
+}
+
+/// Of the taps': four from three.
+std::array<Value*, 4> taps_form(Builder& b, const std::array<Value*, 3>& g) {
+    Value* half = llvm::ConstantFP::get(g[0]->getType(), 0.5);
+    Value* outer = b.CreateFMul(half, b.CreateFAdd(g[0], g[2]));
+    Value* inner = b.CreateFMul(half, g[1]);
+    return {g[0], b.CreateFAdd(outer, inner), b.CreateFSub(outer, inner), g[2]};
+}
+
+/// Of the sums', back: two from four.
+std::array<Value*, 2> results(Builder& b, const std::array<Value*, 4>& m) {
+    return {b.CreateFAdd(m[0], b.CreateFAdd(m[1], m[2])),
+            b.CreateFSub(b.CreateFSub(m[1], m[2]), m[3])};
+}
+
+/// The same in both directions, first down the columns.
+template <std::size_t to, std::size_t from, typename Form>
+Grid<to, to> both_ways(const Grid<from, from>& grid, Form&& form) {
+    Grid<to, from> down;
+    for (std::size_t x = 0; x < from; ++x) {
+        std::array<Value*, from> column;
+        for (std::size_t y = 0; y < from; ++y) column[y] = grid[y][x];
+        const std::array<Value*, to> formed = form(column);
+        for (std::size_t y = 0; y < to; ++y) down[y][x] = formed[y];
+    }
+    Grid<to, to> result;
+    for (std::size_t y = 0; y < to; ++y) result[y] = form(down[y]);
+    return result;
+}
+
+struct Vectors {
+    Builder& b;
+    llvm::Type* element;
+    llvm::FixedVectorType* type;
+    llvm::Align align{4};
+
+    Vectors(Builder& builder, const TileShape& tile)
+        : b(builder),
+          element(tile.element),
+          type(llvm::FixedVectorType::get(tile.element, static_cast<unsigned>(tile.lanes))) {}
+    Value* number(std::int64_t n) const { return b.getInt64(static_cast<std::uint64_t>(n)); }
+    Value* at(Value* base, Value* index) const { return b.CreateGEP(element, base, index); }
+    Value* load(Value* place) const { return b.CreateAlignedLoad(type, place, align); }
+    void store(Value* v, Value* place) const { b.CreateAlignedStore(v, place, align); }
+};
+
+}  // namespace
+
+llvm::Function* winograd_input(llvm::Module& module, const TileShape& tile) {
+    Builder b(module.getContext());
+    auto* ptr = b.getPtrTy();
+    auto* i64 = b.getInt64Ty();
+    auto [f, is_new] =
+        shared_function(module, name_of("input", tile), {ptr, i64, i64, i64, ptr, i64, i64});
+    if (!is_new) return f;
+    b.SetInsertPoint(&f->getEntryBlock());
+    const Vectors v(b, tile);
+    Value *table = f->getArg(0), *points = f->getArg(1), *channels = f->getArg(3);
+    emit_loop(b, "tile", v.number(0), f->getArg(2), [&](Value* t) {
+        Grid<4, 4> from;
+        for (std::size_t y = 0; y < 4; ++y)
+            for (std::size_t x = 0; x < 4; ++x) {
+                Value* place = b.CreateAdd(b.CreateMul(points, b.getInt64(y)), b.getInt64(x));
+                place = b.CreateAdd(place, b.CreateMul(t, v.number(2)));
+                from[y][x] = b.CreateLoad(ptr, b.CreateGEP(ptr, table, place));
+            }
+        Value* out = v.at(f->getArg(4), b.CreateMul(t, f->getArg(5)));
+        emit_loop(b, "channel", v.number(0), channels, v.number(tile.lanes), {},
+                  [&](Value* c, const std::vector<Value*>&) {
+                      Grid<4, 4> d;
+                      for (std::size_t y = 0; y < 4; ++y)
+                          for (std::size_t x = 0; x < 4; ++x) d[y][x] = v.load(v.at(from[y][x], c));
+                      const Grid<4, 4> formed = both_ways<4, 4>(
+                          d, [&](const auto& line) { return points_form(b, line); });
+                      Value* place = v.at(out, c);
+                      for (std::size_t n = 0; n < 16; ++n) {
+                          v.store(formed[n / 4][n % 4], place);
+                          place = v.at(place, f->getArg(6));
+                      }
+                      return std::vector<Value*>{};
+                  });
+    });
+    b.CreateRetVoid();
+    return f;
+}
+
+llvm::Function* winograd_weights(llvm::Module& module, const TileShape& tile) {
+    Builder b(module.getContext());
+    auto* ptr = b.getPtrTy();
+    auto* i64 = b.getInt64Ty();
+    auto [f, is_new] = shared_function(module, name_of("weights", tile), {ptr, i64, ptr});
+    if (!is_new) return f;
+    b.SetInsertPoint(&f->getEntryBlock());
+    const Vectors v(b, tile);
+    Value* row = v.number(tile.columns());
+    Value* plane = b.CreateMul(f->getArg(1), row);
+    emit_loop(b, "channel", v.number(0), f->getArg(1), [&](Value* c) {
+        for (int n = 0; n < tile.vectors; ++n) {
+            Value* first = b.CreateAdd(b.CreateMul(c, row), v.number(std::int64_t{n} * tile.lanes));
+            Grid<3, 3> g;
+            Value* from = v.at(f->getArg(0), first);
+            for (std::size_t tap = 0; tap < 9; ++tap) {
+                g[tap / 3][tap % 3] = v.load(from);
+                from = v.at(from, plane);
+            }
+            const Grid<4, 4> formed =
+                both_ways<4, 3>(g, [&](const auto& line) { return taps_form(b, line); });
+            Value* to = v.at(f->getArg(2), first);
+            for (std::size_t p = 0; p < 16; ++p) {
+                v.store(formed[p / 4][p % 4], to);
+                to = v.at(to, plane);
+            }
+        }
+    });
+    b.CreateRetVoid();
+    return f;
+}
+
+llvm::Function* winograd_output(llvm::Module& module, const TileShape& tile) {
+    Builder b(module.getContext());
+    auto* ptr = b.getPtrTy();
+    auto* i64 = b.getInt64Ty();
+    auto [f, is_new] = shared_function(module, name_of("output", tile), {ptr, i64, i64, ptr, i64},
+                                       b.getInt1Ty());
+    if (!is_new) return f;
+    b.SetInsertPoint(&f->getEntryBlock());
+    const Vectors v(b, tile);
+    Value* zero = llvm::Constant::getNullValue(v.type);
+    Value *plane = f->getArg(1), *row = f->getArg(4);
+    // Zero times a number is zero, times anything else no number; so are sums with that.
+    Value* seen = emit_loop(
+        b, "tile", v.number(0), f->getArg(2), v.number(1), {zero},
+        [&](Value* t, std::vector<Value*> carried) {
+            for (int n = 0; n < tile.vectors; ++n) {
+                const std::int64_t column = std::int64_t{n} * tile.lanes;
+                Value* from = v.at(f->getArg(0), b.CreateAdd(b.CreateMul(t, v.number(tile.columns())),
+                                                             v.number(column)));
+                Grid<4, 4> m;
+                for (std::size_t p = 0; p < 16; ++p) {
+                    m[p / 4][p % 4] = v.load(from);
+                    from = v.at(from, plane);
+                }
+                const Grid<2, 2> found =
+                    both_ways<2, 4>(m, [&](const auto& line) { return results(b, line); });
+                Value* to = v.at(f->getArg(3),
+                                 b.CreateAdd(b.CreateMul(t, v.number(2 * tile.columns())),
+                                             v.number(column)));
+                for (std::size_t y = 0; y < 2; ++y, to = v.at(to, row)) {
+                    v.store(found[y][0], to);
+                    v.store(found[y][1], v.at(to, v.number(tile.columns())));
+                    for (Value* result : found[y])
+                        carried[0] = b.CreateIntrinsic(llvm::Intrinsic::fma, {v.type},
+                                                       {result, zero, carried[0]});
+                }
+            }
+            return carried;
+        })[0];
+    b.CreateRet(b.CreateOrReduce(b.CreateFCmpUNO(seen, seen)));
+    return f;
+}
+
+}  // namespace ingot::codegen
