@@ -23,6 +23,10 @@ void write(std::ostream& out, const Decisions& d) {
         << d.batch_shift.has_value() << ' ' << d.block_rows << ' ' << d.most_rows << ' '
         << d.block_k << ' ' << d.group << ' ' << d.tiles << ' ' << or_default(d.blocks, -1) << ' '
         << d.rows_of_images << d.skips << ' ';
+    if (d.winograd)  // its code has all sizes as numbers
+        out << 'w' << d.winograd->image.images << ' ' << d.winograd->image.height << ' '
+            << d.winograd->image.width << ' ' << d.winograd->image.channels << ' '
+            << or_default(d.plan.n, -1) << ' ';
     for (const bool streamed : d.streamed) out << streamed;
     for (const int h : d.heights) out << ' ' << h;
 }

@@ -225,7 +225,10 @@ Plan Compiler::Impl::plan(const Graph& graph, const ContractionChoice& choice, i
     // oneDNN's convolutions of one tap reach 0.4 to 0.7 of MKL's products; elsewhere not measured.
     options.single_taps_as_products = target.maker == codegen::Maker::Intel;
     options.matrix_units = codegen::vector_target(target).matrix_units;
-    options.generate_contraction = [&](const Kernel& kernel) { return choice.generate(kernel); };
+    options.filters = [&](const FilterSizes& sizes) { return codegen::filters(sizes, target); };
+    options.generate_contraction = [&](const Kernel& kernel) {
+        return choice.generate(kernel) || codegen::filters(kernel, target);
+    };
     Plan plan = schedule(graph, options);
     share_kernels(plan, [&](const Kernel& kernel) { return codegen::choices_of(kernel, target); });
     return plan;

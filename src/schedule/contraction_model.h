@@ -97,6 +97,14 @@ std::optional<ContractionPlan> plan_contraction(const Contraction& contraction,
                                                 const VectorTarget& target);
 std::optional<ContractionPlan> plan_contraction(const Kernel& kernel, const VectorTarget& target);
 
+/// A convolution of an image with 3 x 3 taps in single steps: its results' sizes, the channels of a
+/// point and of a result, and whether windows reach over the image's border.
+struct FilterSizes {
+    std::int64_t images = 0, height = 0, width = 0;
+    std::int64_t channels = 0, columns = 0;
+    bool border = true;
+};
+
 /// Estimated time on one core in microseconds, generated and by the vendor, for fp32 with constant
 /// sizes (symbolic ones count as 512).
 struct ContractionCost {

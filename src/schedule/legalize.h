@@ -5,7 +5,10 @@
 //
 // It stands first in the scheduler: what it makes is never seen by the passes. Linear.
 #pragma once
+#include <functional>
+
 #include "ir/graph.h"
+#include "schedule/contraction_model.h"
 
 namespace ingot::sched {
 
@@ -21,6 +24,9 @@ struct LegalizeOptions {
     /// Products on matrix units outdo the library's convolutions and their gradients by more than
     /// bringing weights into order costs.
     bool matrix_units = false;
+    /// Whether generated code does such a convolution with fewer products than there are taps. Empty:
+    /// never.
+    std::function<bool(const FilterSizes&)> filters;
 };
 
 Legalized legalize(const Graph& graph, const LegalizeOptions& options);

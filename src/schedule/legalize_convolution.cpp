@@ -128,6 +128,48 @@ void turned_weight(Rewriter& r, const Graph& old, std::vector<ValueId>& in_memor
     r.map(n.results[0], g.node(id).results[0]);
 }
 
+// Whether generated code does a convolution with results of type `result`, of points with so many
+// channels, with fewer products than there are taps.
+bool is_filtered(const LegalizeOptions& options, const Attrs& attrs, const Sizes& weight,
+                 const Sizes& padding, const Type& result, Expr channels) {
+    const auto all = [](const auto& list, std::int64_t v) {
+        return std::ranges::all_of(list, [&](const auto& e) { return Expr(e).is(v); });
+    };
+    if (!options.filters || result.dtype != DType::F32 || result.rank() != 4 ||
+        !constant_sizes(result.sizes) || !channels.is_constant() ||
+        !all(Sizes(weight.begin() + 2, weight.end()), 3) || !all(attrs.get<Ints>("stride"), 1) ||
+        !all(attrs.get<Ints>("dilation"), 1) || attrs.get<bool>("transposed") ||
+        attrs.get<std::int64_t>("groups") != 1)
+        return false;
+    return options.filters({result.sizes[0].constant(), result.sizes[2].constant(),
+                            result.sizes[3].constant(), channels.constant(),
+                            result.sizes[1].constant(), !all(padding, 0)});
+}
+
+// Whether the caller gives the value with channels innermost.
+bool comes_channels_last(const Graph& g, ValueId v) {
+    if (g.producer(v) != nullptr) return false;
+    const Sizes& strides = g.inputs()[g.values()[v].position].strides;
+    return strides.size() > 1 && strides[1].is(1);
+}
+
+// A weight that is not packed ahead: its copy has results side by side, and is a matrix turned.
+bool filtered_convolution(Rewriter& r, const Graph& old, std::vector<ValueId>& in_memory,
+                          const Node& n, const LegalizeOptions& options) {
+    if (n.prim != Prim::Conv) return false;
+    const Sizes weight = old.type(n.operands[1]).sizes;
+    const Type result = old.type(n.results[0]);
+    if (!is_filtered(options, n.attrs, weight, n.attrs.get<Sizes>("padding"), result, weight[1]))
+        return false;
+    const Ints order = comes_channels_last(old, n.operands[1]) ? Ints{2, 3, 1, 0} : Ints{1, 2, 3, 0};
+    Graph& g = r.out();
+    const ValueId w = copied_in_order(g, in_memory, r(n.operands[1]), order);
+    const NodeId id =
+        g.add_with_types(n.prim, {r(n.operands[0]), w}, n.attrs, {result}, n.origin);
+    r.map(n.results[0], g.node(id).results[0]);
+    return true;
+}
+
 // Few channels, row-major: the padded copy has whole rows of a window side by side.
 bool wants_padded_copy(const Graph& g, const Node& n) {
     if (n.prim != Prim::Conv && n.prim != Prim::PackedConv) return false;
@@ -200,13 +242,33 @@ bool turned_depthwise(Rewriter& r, const Graph& old, const Node& n) {
     return true;
 }
 
+// The same where generated code does with fewer products than there are taps, which it reads where
+// they lie.
+bool filtered_gradient(Rewriter& r, const Graph& old, const Node& n,
+                       const LegalizeOptions& options) {
+    const Sizes weight = old.type(n.operands[1]).sizes;
+    const Type result = old.type(n.results[0]);
+    const auto padding = border_of_gradient(n, weight);
+    if (!padding || !is_filtered(options, n.attrs, weight, *padding, result, weight[0]))
+        return false;
+    Graph& g = r.out();
+    ValueId w = g.emit(Prim::Flip, {r(n.operands[1])}, {{"dims", Ints{2, 3}}});
+    w = g.emit(Prim::Permute, {w}, {{"dims", Ints{1, 0, 2, 3}}});
+    const NodeId id = g.add_with_types(Prim::Conv, {r(n.operands[0]), w},
+                                       attrs_of_gradient(n, *padding), {result}, n.origin);
+    r.map(n.results[0], g.node(id).results[0]);
+    return true;
+}
+
 // With steps of one the gradient is a convolution too: of the result's gradient with the weight
 // turned round and its channels exchanged. Without matrix units only where the weight is one tap or
 // one channel: turning others costs what the generated code gains over the library, which is good
 // at these.
 bool gradient_of_input(Rewriter& r, const Graph& old, const Node& n,
-                       std::vector<ValueId>& in_memory, bool matrix_units) {
+                       std::vector<ValueId>& in_memory, const LegalizeOptions& options) {
     if (!has_plain_gradient(old, n)) return false;
+    if (filtered_gradient(r, old, n, options)) return true;
+    const bool matrix_units = options.matrix_units;
     const std::int64_t groups = n.attrs.get<std::int64_t>("groups");
     const Sizes weight = old.type(n.operands[1]).sizes;
     if (!constant_sizes(weight)) return false;
@@ -330,7 +392,7 @@ bool legalize_convolution(Rewriter& r, const Graph& old, const Node& n,
     const bool gpu = options.gpu, matrix_units = options.matrix_units;
     if (n.prim == Prim::ConvGradInput && gpu)
         return turned_depthwise(r, old, n) || gathered_gradient(r, old, n, in_memory);
-    if (n.prim == Prim::ConvGradInput) return gradient_of_input(r, old, n, in_memory, matrix_units);
+    if (n.prim == Prim::ConvGradInput) return gradient_of_input(r, old, n, in_memory, options);
     if (n.prim == Prim::ConvGradWeight)
         return !gpu && gradient_of_weight(r, old, n, in_memory, matrix_units);
     // cuDNN has kernels for those of 16 bits; a sum for each point is several times slower.
@@ -339,6 +401,7 @@ bool legalize_convolution(Rewriter& r, const Graph& old, const Node& n,
         r.map(n.results[0], depthwise_sum(r.out(), in_memory, n, x, w));
         return true;
     }
+    if (filtered_convolution(r, old, in_memory, n, options)) return true;
     if (wants_turned_weight(old, n, options.matrix_units)) {
         turned_weight(r, old, in_memory, n);
         return true;

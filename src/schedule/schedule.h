@@ -25,6 +25,7 @@ struct ScheduleOptions {
     /// product.
     bool single_taps_as_products = false;
     bool matrix_units = false;  // see LegalizeOptions
+    std::function<bool(const FilterSizes&)> filters;  // see there too
     /// Whether a contraction (given as a kernel without epilogue) shall be generated rather than
     /// left to the vendor's library. Empty: never.
     std::function<bool(const Kernel&)> generate_contraction;

@@ -23,6 +23,11 @@ namespace ingot::codegen {
 /// The part of a target's description that tile sizes depend on.
 VectorTarget vector_target(const TargetInfo& target);
 
+/// Whether the target does such convolutions by minimal filtering (winograd.h), taps that lie at even
+/// distances being read where they are; and whether it does this one.
+bool filters(const FilterSizes& sizes, const TargetInfo& target);
+bool filters(const Kernel& kernel, const TargetInfo& target);
+
 /// Appends the kernel's code to `module`, its entry point named after `symbol_prefix`. Throws
 /// NotSupported for what plan_contraction refuses and for epilogues it cannot express.
 KernelCode emit_contraction(llvm::Module& module, const Kernel& kernel, const TargetInfo& target,

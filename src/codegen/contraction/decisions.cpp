@@ -397,8 +397,8 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     const Winograd w = d.winograd.value_or(Winograd{.height = 1});
     d.scratch.winograd_table = place(Expr(d.winograd ? w.tiles() * 8 : 0));
     d.scratch.winograd_input = floats(kWinogradPlanes * w.plane());
-    d.scratch.winograd_weights = floats(kWinogradPlanes * w.image.channels * plan->tile.columns());
-    d.scratch.winograd_sums = floats(kWinogradPlanes * w.tiles() * plan->tile.columns());
+    d.scratch.winograd_weights = floats(kWinogradPlanes * w.tap_plane(plan->tile.columns()));
+    d.scratch.winograd_sums = floats(kWinogradPlanes * w.sum_plane(plan->tile.columns()));
     d.scratch.winograd_results = floats(4 * w.across() * plan->tile.columns());
     d.scratch.total = end;
     return d;

@@ -143,8 +143,7 @@ class ContractionEmitter {
     RowBlock tile_rows_of(llvm::Value* block);
     void prepare_tiles(const RowBlock& block);
     void filter_tiles(llvm::Value* batch, const RowBlock& block, llvm::Value* panel_index);
-    void plain_row(llvm::Value* batch, llvm::Value* first, const PanelValue& right,
-                   llvm::Value* out);
+    void plain_row(llvm::Value* batch, llvm::Value* first, llvm::Value* right, llvm::Value* out);
     /// The taps of a tile of which some row lies inside the image.
     struct Taps {
         llvm::Value *first, *count;

@@ -23,12 +23,21 @@
 namespace ingot::codegen {
 
 /// Planes of the form in which points and taps are multiplied.
-inline constexpr std::int64_t kWinogradPlanes = 16;
+inline constexpr std::int64_t kWinogradPlanes = 16, kWinogradTaps = 9;
+
+/// Taps that are read where they lie, at even distances, in elements. A row's columns are neighbours,
+/// or nine taps of each column are.
+struct TapsInPlace {
+    std::int64_t channel = 0, tap = 0;
+    bool interleaved = false;
+    std::int64_t column() const { return interleaved ? kWinogradTaps : 1; }
+};
 
 struct Winograd {
     ImageRows image;
     std::int64_t tile_rows = 0;  // rows of tiles of a block, of one image or of several
     int height = 0;              // of a register tile, in tiles
+    std::optional<TapsInPlace> taps;  // else brought into a panel first
 
     /// Tiles beside and below one another in an image; the last may reach over the border.
     std::int64_t across() const { return (image.width + 1) / 2; }
@@ -44,10 +53,19 @@ struct Winograd {
     /// From one tile's channels to the next one's, in elements. No power of two: rows of a register
     /// tile would fight for the same sets of the first cache.
     std::int64_t pitch() const { return image.channels + 16; }
-    std::int64_t plane() const { return tiles() * pitch(); }
+    /// Of the points, the taps and the sums: from one plane to the next one, in elements.
+    std::int64_t plane() const { return odd_lines(tiles() * pitch()); }
+    std::int64_t tap_plane(std::int64_t columns) const {
+        return odd_lines(image.channels * columns);
+    }
+    std::int64_t sum_plane(std::int64_t columns) const { return odd_lines(tiles() * columns); }
+
+  private:
+    /// The same place of all planes is used together: they begin in different sets of the caches.
+    static std::int64_t odd_lines(std::int64_t floats) { return 16 * (((floats + 15) / 16) | 1); }
 };
 
-/// The form, where it takes less than the plain products, whose blocks have `block_rows` rows.
+/// The form, where it takes less than plain products.
 std::optional<Winograd> choose_winograd(const Contraction& contraction, const ContractionPlan& plan,
                                         const TargetInfo& target);
 

@@ -102,19 +102,33 @@ void ContractionEmitter::filter_tiles(Value* batch, const RowBlock& block, Value
     Value* channels = i64(w.image.channels);
     Value* first_column = b_.CreateMul(panel_index, i64(columns()));
     Value* count = select_min(b_.CreateSub(expr(d_.plan.n), first_column), i64(columns()));
-    const PanelValue right =
-        panel(batch, panel_index, first_column, count, bytes_at(scratch_, d_.scratch.panel));
     Value* weights = bytes_at(scratch_, d_.scratch.winograd_weights);
     Value* sums = bytes_at(scratch_, d_.scratch.winograd_sums);
-    b_.CreateCall(winograd_weights(module_, tile), {right.address, channels, weights});
+    const auto ordered = [&] {
+        return panel(batch, panel_index, first_column, count, bytes_at(scratch_, d_.scratch.panel))
+            .address;
+    };
+    Value* tap_plane = i64(w.tap_plane(columns()));
+    if (w.taps) {
+        Value* from =
+            at(element_, first_of_b(batch), b_.CreateMul(first_column, i64(w.taps->column())));
+        llvm::Function* form = w.taps->interleaved ? winograd_interleaved(module_, tile)
+                                                   : winograd_weights(module_, tile);
+        b_.CreateCall(form, {from, channels, i64(w.taps->channel), i64(w.taps->tap), weights,
+                             tap_plane});
+    } else {
+        b_.CreateCall(winograd_weights(module_, tile),
+                      {ordered(), channels, i64(columns()),
+                       i64(w.image.channels * columns()), weights, tap_plane});
+    }
 
     Value* tiles = b_.CreateMul(b_.CreateSub(block.end, block.start), i64(w.across()));
-    const std::int64_t sum_plane = w.tiles() * columns();
+    const std::int64_t sum_plane = w.sum_plane(columns());
     llvm::Function* kernel = rows_kernel(module_, tile, columns());
     emit_loop(b_, "plane", i64(0), i64(kWinogradPlanes), [&](Value* n) {
         Value* shift = b_.CreateMul(n, i64(w.plane() * bytes(d_.dtype)));
         Value* of_plane =
-            at(element_, weights, b_.CreateMul(n, i64(w.image.channels * columns())));
+            at(element_, weights, b_.CreateMul(n, tap_plane));
         Value* plane_sums = at(element_, sums, b_.CreateMul(n, i64(sum_plane)));
         emit_loop(b_, "tiles", i64(0), tiles, i64(w.height), {},
                   [&](Value* first, const std::vector<Value*>&) {
@@ -141,14 +155,14 @@ void ContractionEmitter::filter_tiles(Value* batch, const RowBlock& block, Value
         emit_loop(b_, "half", i64(0), rows, [&](Value* n) {
             Value* from = b_.CreateAdd(first, b_.CreateMul(n, i64(w.image.width)));
             Value* of_row = at(element_, results, b_.CreateMul(n, i64(result_row)));
-            if_then(odd, [&] { plain_row(batch, from, right, of_row); });
+            if_then(odd, [&] { plain_row(batch, from, ordered(), of_row); });
             call(epilogue_, {batch, from, i64(w.image.width), first_column, count, of_row});
         });
     });
 }
 
 /// The sums of an image's row from result `first` on, by plain products.
-void ContractionEmitter::plain_row(Value* batch, Value* first, const PanelValue& right, Value* out) {
+void ContractionEmitter::plain_row(Value* batch, Value* first, Value* right, Value* out) {
     Value* table = bytes_at(scratch_, d_.scratch.table);
     llvm::Function* kernel =
         rows_kernel(module_, shape(1, d_.plan.tile.vectors), columns());
@@ -156,9 +170,9 @@ void ContractionEmitter::plain_row(Value* batch, Value* first, const PanelValue&
         call(fill_a_, {batch, b_.CreateAdd(first, n), i64(1), table,
                        bytes_at(scratch_, d_.scratch.zero)});
         Value* c = at(element_, out, b_.CreateMul(n, i64(columns())));
-        b_.CreateCall(kernel, {table, expr(d_.plan.a.segments), expr(d_.plan.a.run), right.address,
+        b_.CreateCall(kernel, {table, expr(d_.plan.a.segments), expr(d_.plan.a.run), right,
                                i64(columns()), c, i64(columns()), b_.getFalse(), i64(0),
-                               right.address, i64(0)});
+                               right, i64(0)});
     });
 }
 

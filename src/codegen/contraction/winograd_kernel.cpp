@@ -4,6 +4,7 @@
 #include <llvm/IR/IRBuilder.h>
 
 #include <array>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -114,36 +115,79 @@ llvm::Function* winograd_input(llvm::Module& module, const TileShape& tile) {
     return f;
 }
 
-llvm::Function* winograd_weights(llvm::Module& module, const TileShape& tile) {
+namespace {
+
+/// The taps of channel c and the tile's n-th vector of columns.
+using LoadTaps = std::function<Grid<3, 3>(Builder& b, const Vectors& v, llvm::Function* f, Value* c,
+                                          std::int64_t column)>;
+
+llvm::Function* weights_function(llvm::Module& module, const char* name, const TileShape& tile,
+                                 const LoadTaps& load) {
     Builder b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, name_of("weights", tile), {ptr, i64, ptr});
+    auto [f, is_new] =
+        shared_function(module, name_of(name, tile), {ptr, i64, i64, i64, ptr, i64});
     if (!is_new) return f;
+    llvm::Function* made = f;
     b.SetInsertPoint(&f->getEntryBlock());
     const Vectors v(b, tile);
-    Value* row = v.number(tile.columns());
-    Value* plane = b.CreateMul(f->getArg(1), row);
     emit_loop(b, "channel", v.number(0), f->getArg(1), [&](Value* c) {
         for (int n = 0; n < tile.vectors; ++n) {
-            Value* first = b.CreateAdd(b.CreateMul(c, row), v.number(std::int64_t{n} * tile.lanes));
-            Grid<3, 3> g;
-            Value* from = v.at(f->getArg(0), first);
-            for (std::size_t tap = 0; tap < 9; ++tap) {
-                g[tap / 3][tap % 3] = v.load(from);
-                from = v.at(from, plane);
-            }
+            const std::int64_t column = std::int64_t{n} * tile.lanes;
+            const Grid<3, 3> g = load(b, v, made, c, column);
             const Grid<4, 4> formed =
                 both_ways<4, 3>(g, [&](const auto& line) { return taps_form(b, line); });
-            Value* to = v.at(f->getArg(2), first);
+            Value* to = v.at(made->getArg(4), b.CreateAdd(b.CreateMul(c, v.number(tile.columns())),
+                                                          v.number(column)));
             for (std::size_t p = 0; p < 16; ++p) {
                 v.store(formed[p / 4][p % 4], to);
-                to = v.at(to, plane);
+                to = v.at(to, made->getArg(5));
             }
         }
     });
     b.CreateRetVoid();
     return f;
+}
+
+}  // namespace
+
+llvm::Function* winograd_weights(llvm::Module& module, const TileShape& tile) {
+    return weights_function(
+        module, "weights", tile,
+        [](Builder& b, const Vectors& v, llvm::Function* f, Value* c, std::int64_t column) {
+            Grid<3, 3> g;
+            Value* from = v.at(f->getArg(0), b.CreateAdd(b.CreateMul(c, f->getArg(2)),
+                                                         v.number(column)));
+            for (std::size_t tap = 0; tap < 9; ++tap) {
+                g[tap / 3][tap % 3] = v.load(from);
+                from = v.at(from, f->getArg(3));
+            }
+            return g;
+        });
+}
+
+llvm::Function* winograd_interleaved(llvm::Module& module, const TileShape& tile) {
+    return weights_function(
+        module, "interleaved", tile,
+        [&tile](Builder& b, const Vectors& v, llvm::Function* f, Value* c, std::int64_t column) {
+            // In memory's order first; turned round, the last tap comes first.
+            Value* forward = b.CreateICmpSGT(f->getArg(3), v.number(0));
+            Value* base = v.at(f->getArg(0), b.CreateSelect(forward, v.number(0), v.number(-8)));
+            base = v.at(base, b.CreateAdd(b.CreateMul(c, f->getArg(2)), v.number(9 * column)));
+            auto* all = llvm::FixedVectorType::get(tile.element, static_cast<unsigned>(9 * tile.lanes));
+            Value* loaded = b.CreateAlignedLoad(all, base, v.align);
+            std::array<Value*, 9> taps;
+            for (int tap = 0; tap < 9; ++tap) {
+                std::vector<int> mask;
+                for (int lane = 0; lane < tile.lanes; ++lane) mask.push_back(9 * lane + tap);
+                taps[static_cast<std::size_t>(tap)] = b.CreateShuffleVector(loaded, mask);
+            }
+            Grid<3, 3> g;
+            for (std::size_t tap = 0; tap < 9; ++tap)
+                g[tap / 3][tap % 3] = b.CreateSelect(forward, taps[tap], taps[8 - tap]);
+            return g;
+        });
 }
 
 llvm::Function* winograd_output(llvm::Module& module, const TileShape& tile) {

@@ -16,9 +16,15 @@ namespace ingot::codegen {
 /// `channels`, `pitch` apart.
 llvm::Function* winograd_input(llvm::Module& module, const TileShape& tile);
 
-/// void f(ptr taps, i64 channels, ptr out)
-/// taps: [3][3][channels] rows of the tile's columns. out: [16][channels] of them.
+/// void f(ptr taps, i64 channels, i64 channel, i64 tap, ptr out, i64 plane)
+/// taps: rows of the tile's columns, that of tap t and channel c `t * tap + c * channel` elements on.
+/// out: [16] planes, `plane` elements apart, of [channels] rows of the tile's columns.
 llvm::Function* winograd_weights(llvm::Module& module, const TileShape& tile);
+
+/// void f(ptr taps, i64 channels, i64 channel, i64 tap, ptr out, i64 plane)
+/// The same with the nine taps of a column side by side, and these of the next column behind them;
+/// `tap` is 1, or -1 with `taps` the last one's place.
+llvm::Function* winograd_interleaved(llvm::Module& module, const TileShape& tile);
 
 /// i1 f(ptr sums, i64 plane, i64 tiles, ptr out, i64 row)
 /// sums: [16] planes, `plane` elements apart, of [tiles] rows of the tile's columns. out: two rows
