@@ -146,11 +146,18 @@ bool is_filtered(const LegalizeOptions& options, const Attrs& attrs, const Sizes
                             result.sizes[1].constant(), !all(padding, 0)});
 }
 
-// Whether the caller gives the value with channels innermost.
-bool comes_channels_last(const Graph& g, ValueId v) {
-    if (g.producer(v) != nullptr) return false;
+// The distance of two channels where the caller gives the value.
+std::optional<Expr> given_channel_stride(const Graph& g, ValueId v) {
+    if (g.producer(v) != nullptr) return std::nullopt;
     const Sizes& strides = g.inputs()[g.values()[v].position].strides;
-    return strides.size() > 1 && strides[1].is(1);
+    return strides.size() > 1 ? std::optional(strides[1]) : std::nullopt;
+}
+bool comes_channels_last(const Graph& g, ValueId v) {
+    return given_channel_stride(g, v).value_or(Expr(0)).is(1);
+}
+// Others are read where they lie, or get the layout that convolutions like.
+bool comes_row_major(const Graph& g, ValueId v) {
+    return !given_channel_stride(g, v).value_or(Expr(1)).is(1);
 }
 
 // A weight that is not packed ahead: its copy has results side by side, and is a matrix turned.
@@ -159,7 +166,8 @@ bool filtered_convolution(Rewriter& r, const Graph& old, std::vector<ValueId>& i
     if (n.prim != Prim::Conv) return false;
     const Sizes weight = old.type(n.operands[1]).sizes;
     const Type result = old.type(n.results[0]);
-    if (!is_filtered(options, n.attrs, weight, n.attrs.get<Sizes>("padding"), result, weight[1]))
+    if (comes_row_major(old, n.operands[0]) ||
+        !is_filtered(options, n.attrs, weight, n.attrs.get<Sizes>("padding"), result, weight[1]))
         return false;
     const Ints order = comes_channels_last(old, n.operands[1]) ? Ints{2, 3, 1, 0} : Ints{1, 2, 3, 0};
     Graph& g = r.out();
@@ -249,7 +257,8 @@ bool filtered_gradient(Rewriter& r, const Graph& old, const Node& n,
     const Sizes weight = old.type(n.operands[1]).sizes;
     const Type result = old.type(n.results[0]);
     const auto padding = border_of_gradient(n, weight);
-    if (!padding || !is_filtered(options, n.attrs, weight, *padding, result, weight[0]))
+    if (!padding || comes_row_major(old, n.operands[0]) ||
+        !is_filtered(options, n.attrs, weight, *padding, result, weight[0]))
         return false;
     Graph& g = r.out();
     ValueId w = g.emit(Prim::Flip, {r(n.operands[1])}, {{"dims", Ints{2, 3}}});

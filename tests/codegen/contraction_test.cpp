@@ -133,8 +133,15 @@ void run(const Kernel& kernel, std::vector<void*> pointers, std::vector<std::int
 
 void expect_close(const Data& actual, const std::vector<double>& expected, double tolerance) {
     ASSERT_EQ(actual.size(), expected.size());
-    for (std::size_t n = 0; n < actual.size(); ++n)
-        ASSERT_NEAR(actual[n], expected[n], tolerance * (1 + std::abs(expected[n]))) << "at " << n;
+    for (std::size_t n = 0; n < actual.size(); ++n) {
+        if (std::isfinite(expected[n]))
+            ASSERT_NEAR(actual[n], expected[n], tolerance * (1 + std::abs(expected[n])))
+                << "at " << n;
+        else if (std::isnan(expected[n]))
+            ASSERT_TRUE(std::isnan(actual[n])) << "at " << n;
+        else
+            ASSERT_EQ(actual[n], expected[n]) << "at " << n;
+    }
 }
 
 /// B [k, n] as panels.
@@ -524,7 +531,8 @@ Kernel conv_kernel(Builder& f, const Conv& v, int panel) {
     const Loop g = f.loop("g", v.groups), n = f.loop("n", v.images), y = f.loop("y", oh),
                x = f.loop("x", ow), ky = f.loop("ky", v.kernel), kx = f.loop("kx", v.kernel),
                ci = f.loop("c", gi), co = f.loop("o", go);
-    f.c.batch = {g};
+    const Expr group = v.groups == 1 ? Expr(0) : g.var;
+    if (v.groups > 1) f.c.batch = {g};
     f.c.m = {n, y, x};
     f.c.n = {co};
     f.c.k = {ky, kx, ci};
@@ -532,7 +540,7 @@ Kernel conv_kernel(Builder& f, const Conv& v, int panel) {
     f.kernel.buffers[static_cast<std::size_t>(out)].elements = v.images * oh * ow * v.out;
     const Expr row = y.var * v.stride + ky.var * v.dilation - v.pad;
     const Expr column = x.var * v.stride + kx.var * v.dilation - v.pad;
-    const Expr channel = g.var * gi + ci.var;
+    const Expr channel = group * gi + ci.var;
     using B = Builder;
     f.c.a_insts = {
         B::index(row),
@@ -555,15 +563,17 @@ Kernel conv_kernel(Builder& f, const Conv& v, int panel) {
     const std::int64_t panels = (go + panel - 1) / panel;
     f.c.b_panel = panel;
     f.c.b_insts = {
-        B::load(b, g.var * (panels * k * panel) + floor_div(co.var, panel) * (k * panel) +
+        B::load(b, group * (panels * k * panel) + floor_div(co.var, panel) * (k * panel) +
                        ((ky.var * v.kernel + kx.var) * gi + ci.var) * panel + mod(co.var, panel))};
-    f.c.epilogue.insts = {B::accumulator(), B::load(bias, g.var * go + co.var),
+    f.c.epilogue.insts = {B::accumulator(), B::load(bias, group * go + co.var),
                           B::prim(Prim::Add, {0, 1}), B::prim(Prim::Relu, {2})};
-    f.store(out, ((n.var * oh + y.var) * ow + x.var) * v.out + g.var * go + co.var, 3);
+    f.store(out, ((n.var * oh + y.var) * ow + x.var) * v.out + group * go + co.var, 3);
     return f.finish();
 }
 
-void check_conv(const Conv& v, const TargetInfo& target = jit().target()) {
+/// `strange`: put among the input's numbers, at even distances.
+void check_conv(const Conv& v, const TargetInfo& target = jit().target(),
+                const Data& strange = {}) {
     SCOPED_TRACE(testing::Message() << v.images << "x" << v.height << "x" << v.width << " " << v.in
                                     << "->" << v.out << " kernel " << v.kernel << " stride "
                                     << v.stride << " pad " << v.pad << " groups " << v.groups);
@@ -574,6 +584,8 @@ void check_conv(const Conv& v, const TargetInfo& target = jit().target()) {
     Builder f;
     const Kernel kernel = conv_kernel(f, v, panel);
     Data input = random_data(v.images * v.height * v.width * v.in, 1);
+    for (std::size_t i = 0; i < strange.size(); ++i)
+        input[(i + 1) * input.size() / (strange.size() + 2)] = strange[i];
     const Data weight = random_data(v.groups * k * go, 2);  // [group][ky][kx][in][out]
     Data bias_data = random_data(v.out, 3), packed;
     for (std::int64_t i = 0; i < v.groups; ++i) {
@@ -602,7 +614,8 @@ void check_conv(const Conv& v, const TargetInfo& target = jit().target()) {
                                (gr * k + (wy * v.kernel + wx) * gi + ch) * go + o % go)];
                 }
             }
-        expected[static_cast<std::size_t>(i)] = std::max(sum, 0.0);
+        // As far as f32 goes; no number stays what it is.
+        expected[static_cast<std::size_t>(i)] = std::max(double{static_cast<float>(sum)}, 0.0);
     }
     run(kernel, {input.data(), packed.data(), bias_data.data(), result.data()}, {}, 2, target);
     expect_close(result, expected, 1e-5 * std::sqrt(static_cast<double>(k)));
@@ -641,16 +654,68 @@ TEST(Contraction, BordersArePassedOver) {
         return decide(conv_kernel(f, v, panel_width(v.out, DType::F32, vector_target(target))),
                       target);
     };
-    const Decisions small = decided({8, 7, 7, 512, 512, 3, 1, 1, 1, 1});
+    const Decisions small = decided({8, 14, 14, 256, 256, 3, 2, 1, 1, 1});
     EXPECT_TRUE(small.skips);
     EXPECT_TRUE(small.rows_of_images);
     EXPECT_FALSE(small.pack_a);
     EXPECT_FALSE(decided({8, 7, 7, 512, 512, 1, 1, 0, 1, 1}).skips);
-    EXPECT_FALSE(decided({8, 56, 56, 64, 64, 3, 1, 1, 1, 1}).skips);
+    EXPECT_FALSE(decided({8, 56, 56, 64, 64, 5, 1, 2, 1, 1}).skips);
     // So many images' rows that the second cache does not hold them.
-    EXPECT_FALSE(decided({64, 14, 14, 256, 256, 3, 1, 1, 1, 1}).rows_of_images);
+    EXPECT_FALSE(decided({64, 14, 14, 256, 256, 3, 2, 1, 1, 1}).rows_of_images);
     EXPECT_FALSE(small.streamed.back());
     EXPECT_TRUE(decided({8, 112, 112, 64, 64, 3, 1, 1, 1, 1}).streamed.back());
+}
+
+/// The host by vectors, on which minimal filtering is worth it.
+TargetInfo by_vectors() {
+    TargetInfo target = jit().target();
+    target.amx_bf16 = false;
+    target.l2_bytes = 1 << 20;
+    target.cores = 2;
+    return target;
+}
+
+bool is_filtered(const Conv& v, const TargetInfo& target) {
+    Builder f;
+    const int panel = panel_width(v.out, DType::F32, vector_target(target));
+    return decide(conv_kernel(f, v, panel), target).winograd.has_value();
+}
+
+/// Four results at a time: odd sizes, blocks over several images, more channels than are in use
+/// together, a rest of columns, images without a border and with a wide one.
+TEST(Contraction, MinimalFiltering) {
+    const TargetInfo target = by_vectors();
+    for (const Conv& v :
+         {Conv{1, 14, 14, 32, 64, 3, 1, 1, 1, 1}, Conv{3, 13, 17, 48, 64, 3, 1, 1, 1, 1},
+          Conv{2, 12, 11, 64, 40, 3, 1, 1, 1, 1}, Conv{8, 7, 7, 64, 64, 3, 1, 1, 1, 1},
+          Conv{1, 16, 15, 64, 32, 3, 1, 0, 1, 1}, Conv{2, 17, 14, 32, 32, 3, 1, 0, 1, 1},
+          Conv{1, 12, 13, 64, 64, 3, 1, 2, 1, 1}, Conv{1, 12, 12, 160, 64, 3, 1, 1, 1, 1},
+          Conv{4, 30, 33, 64, 96, 3, 1, 1, 1, 1}}) {
+        EXPECT_TRUE(is_filtered(v, target)) << v.height << "x" << v.width << " " << v.in;
+        check_conv(v, target);
+        if (HasFatalFailure()) return;
+    }
+    EXPECT_FALSE(is_filtered({1, 14, 14, 64, 64, 3, 2, 1, 1, 1}, target));
+    EXPECT_FALSE(is_filtered({1, 14, 14, 64, 64, 3, 1, 2, 2, 1}, target));
+    EXPECT_FALSE(is_filtered({1, 14, 14, 64, 64, 5, 1, 2, 1, 1}, target));
+    EXPECT_FALSE(is_filtered({1, 14, 14, 24, 64, 3, 1, 1, 1, 1}, target));
+    EXPECT_FALSE(is_filtered({1, 14, 14, 128, 128, 3, 1, 1, 1, 2}, target));
+}
+
+/// Sums of what only some of four results read must not show in the others: infinities, no numbers,
+/// what overflows when added, and numbers beside which the others' last bits are lost.
+TEST(Contraction, MinimalFilteringOfStrangeNumbers) {
+    const TargetInfo target = by_vectors();
+    const float inf = std::numeric_limits<float>::infinity();
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    const Conv v{2, 13, 14, 32, 64, 3, 1, 1, 1, 1};
+    ASSERT_TRUE(is_filtered(v, target));
+    for (const Data& strange : {Data{inf}, Data{-inf, inf}, Data{nan}, Data{3e38F, -3e38F},
+                                Data{1e30F}, Data{-1e9F, 1e9F, -1e9F}, Data{2e4F}, Data{1e-30F}}) {
+        SCOPED_TRACE(strange[0]);
+        check_conv(v, target, strange);
+        if (HasFatalFailure()) return;
+    }
 }
 
 /// Results that go past the caches, in full vectors and in rests, at lines' starts and elsewhere.

@@ -400,6 +400,7 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.scratch.winograd_weights = floats(kWinogradPlanes * w.tap_plane(plan->tile.columns()));
     d.scratch.winograd_sums = floats(kWinogradPlanes * w.sum_plane(plan->tile.columns()));
     d.scratch.winograd_results = floats(4 * w.across() * plan->tile.columns());
+    d.scratch.winograd_rough = place(Expr(d.winograd ? w.tile_rows : 0));
     d.scratch.total = end;
     return d;
 }

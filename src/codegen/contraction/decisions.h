@@ -17,7 +17,7 @@ namespace ingot::codegen {
 struct Scratch {
     Expr table, b_table, b_points, image, image_steps, zero, a_rows, a_packed, panel, b_part, room,
         tile_shapes, extremes, winograd_table, winograd_input, winograd_weights, winograd_sums,
-        winograd_results, total;
+        winograd_results, winograd_rough, total;
 };
 
 /// What is decided before any code is written.

@@ -142,6 +142,7 @@ class ContractionEmitter {
     void find_tiles();
     RowBlock tile_rows_of(llvm::Value* block);
     void prepare_tiles(const RowBlock& block);
+    llvm::Value* rough_flag(const RowBlock& block, llvm::Value* row);
     void filter_tiles(llvm::Value* batch, const RowBlock& block, llvm::Value* panel_index);
     void plain_row(llvm::Value* batch, llvm::Value* first, llvm::Value* right, llvm::Value* out);
     /// The taps of a tile of which some row lies inside the image.

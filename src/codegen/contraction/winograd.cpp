@@ -13,8 +13,8 @@ namespace {
 /// What a tile and a channel cost besides products, in products of one column with all planes'
 /// elements of that tile and channel: as many as stores and loads of vectors take the time of.
 /// Measured on Zen 4, which stores a vector in the time of two multiply-adds.
-constexpr double kInput = 3;     // by tile and channel, for all columns
-constexpr double kWeights = 2.5;  // tiles that one more panel of the right side is as dear as
+constexpr double kInput = 8;     // by tile and channel, for all columns
+constexpr double kWeights = 5;  // tiles that one more panel of the right side is as dear as
 constexpr double kOrdering = 9;   // and to bring it into a panel first
 constexpr double kOutput = 28;   // by tile and column, for all channels
 constexpr double kRow = 0.8;     // what each register tile costs besides, in rows
@@ -35,7 +35,7 @@ std::optional<Winograd> divide(const FilterSizes& sizes, const TilePlan& tile, b
         return std::nullopt;
     const VectorTarget vectors = vector_target(target);
     const bool near = vectors.rates.generated_far >= vectors.rates.generated;
-    const std::int64_t room = static_cast<std::int64_t>(target.l2_bytes) * (near ? 2 : 1);
+    const std::int64_t room = static_cast<std::int64_t>(target.l2_bytes) * (near ? 4 : 1);
     const std::int64_t columns = tile.columns();
     const std::int64_t panels = (sizes.columns + columns - 1) / columns;
     const std::int64_t cores = std::max(1U, target.cores);
@@ -57,7 +57,7 @@ std::optional<Winograd> divide(const FilterSizes& sizes, const TilePlan& tile, b
         w.height = static_cast<int>((tiles + count - 1) / count);
         if (w.height < tile.rows) w.height += w.height % 2;
         const std::int64_t bytes = kWinogradPlanes * 4 *
-                                   (w.plane() + sizes.channels * columns + w.tiles() * columns);
+                                   (w.plane() + w.tap_plane(columns) + w.sum_plane(columns));
         if (best && bytes > room) break;
         const std::int64_t items = w.blocks() * panels;
         const std::int64_t turns = (items + cores - 1) / cores;
@@ -67,7 +67,8 @@ std::optional<Winograd> divide(const FilterSizes& sizes, const TilePlan& tile, b
                                 static_cast<double>(tiles) * kOutput;
         const double cost = static_cast<double>(turns) * width * of_panel +
                             static_cast<double>(blocks_of_core * tiles) * channels * 16 * kInput;
-        if (best && cost >= best_cost) continue;
+        // Small blocks stay in nearer caches: larger ones must be worth it.
+        if (best && cost > 0.98 * best_cost) continue;
         best_cost = cost;
         best = w;
     }
@@ -112,7 +113,12 @@ std::optional<Winograd> choose_winograd(const Contraction& c, const ContractionP
     if (plan.by_matrix_units() || plan.pairs || c.accumulate != DType::F32 ||
         !plan.n.is_constant())
         return std::nullopt;
-    const auto image = find_image(c, plan, plan.tile.lanes);
+    if (c.k.size() != 3 || !c.k[2].extent.is_constant() || plan.a.inner > 2) return std::nullopt;
+    // Without a border the taps beside one another may be one run with the channels.
+    ContractionPlan by_points = plan;
+    by_points.a.inner = 2;
+    by_points.a.run = c.k[2].extent;
+    const auto image = find_image(c, by_points, plan.tile.lanes);
     if (!image || image->taps_across != 3 || image->taps_down != 3) return std::nullopt;
     const FilterSizes sizes{image->images,   image->height,       image->width,
                             image->channels, plan.n.constant(), plan.a.mask != kNone};

@@ -12,6 +12,7 @@
 // winograd_kernel.h; what is around them: winograd_driver.cpp. Cost: a few dozen integer
 // expressions a contraction.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -24,6 +25,9 @@ namespace ingot::codegen {
 
 /// Planes of the form in which points and taps are multiplied.
 inline constexpr std::int64_t kWinogradPlanes = 16, kWinogradTaps = 9;
+
+/// Taps of so many channels, for a panel of 32 columns, take a quarter of a megabyte in all planes.
+inline constexpr std::int64_t kWinogradChannels = 128;
 
 /// Taps that are read where they lie, at even distances, in elements. A row's columns are neighbours,
 /// or nine taps of each column are.
@@ -56,8 +60,10 @@ struct Winograd {
     /// Of the points, the taps and the sums: from one plane to the next one, in elements.
     std::int64_t plane() const { return odd_lines(tiles() * pitch()); }
     std::int64_t tap_plane(std::int64_t columns) const {
-        return odd_lines(image.channels * columns);
+        return odd_lines(channels_at_a_time() * columns);
     }
+    /// So many channels' taps are in use together.
+    std::int64_t channels_at_a_time() const { return std::min(image.channels, kWinogradChannels); }
     std::int64_t sum_plane(std::int64_t columns) const { return odd_lines(tiles() * columns); }
 
   private:

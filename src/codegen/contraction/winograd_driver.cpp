@@ -4,7 +4,8 @@
 // A block is some rows of tiles. Its points are brought into their form when it begins; then each
 // panel of the right side brings its taps into theirs, which lie in the second cache, and passes
 // over the block plane by plane. Where a row's results are not all finite it is computed again by
-// plain products: sums of infinite points, or of finite ones that are too large, are no results.
+// plain products (sums of infinite points, or of finite ones that are too large, are no results), and
+// so where a point is so much larger than others that what it adds to theirs, and should cancel, does not.
 #include "codegen/contraction/emitter.h"
 #include "codegen/contraction/ir_loop.h"
 #include "codegen/contraction/winograd_kernel.h"
@@ -90,16 +91,23 @@ void ContractionEmitter::prepare_tiles(const RowBlock& block) {
         Value* tile = b_.CreateMul(b_.CreateSub(row, block.start), i64(w.across()));
         Value* out = at(element_, bytes_at(scratch_, d_.scratch.winograd_input),
                         b_.CreateMul(tile, i64(w.pitch())));
-        b_.CreateCall(input, {table, i64(w.points()), i64(w.across()), i64(w.image.channels), out,
-                              i64(w.pitch()), i64(w.plane())});
+        Value* rough =
+            b_.CreateCall(input, {table, i64(w.points()), i64(w.across()), i64(w.image.channels),
+                                  out, i64(w.pitch()), i64(w.plane())});
+        b_.CreateStore(b_.CreateZExt(rough, b_.getInt8Ty()), rough_flag(block, row));
     });
+}
+
+/// Whether a row of tiles wants plain products, whatever its results.
+Value* ContractionEmitter::rough_flag(const RowBlock& block, Value* row) {
+    return at(b_.getInt8Ty(), bytes_at(scratch_, d_.scratch.winograd_rough),
+              b_.CreateSub(row, block.start));
 }
 
 /// One panel's products with all of a block.
 void ContractionEmitter::filter_tiles(Value* batch, const RowBlock& block, Value* panel_index) {
     const Winograd& w = *d_.winograd;
     const TileShape tile = winograd_shape();
-    Value* channels = i64(w.image.channels);
     Value* first_column = b_.CreateMul(panel_index, i64(columns()));
     Value* count = select_min(b_.CreateSub(expr(d_.plan.n), first_column), i64(columns()));
     Value* weights = bytes_at(scratch_, d_.scratch.winograd_weights);
@@ -108,38 +116,42 @@ void ContractionEmitter::filter_tiles(Value* batch, const RowBlock& block, Value
         return panel(batch, panel_index, first_column, count, bytes_at(scratch_, d_.scratch.panel))
             .address;
     };
-    Value* tap_plane = i64(w.tap_plane(columns()));
-    if (w.taps) {
-        Value* from =
-            at(element_, first_of_b(batch), b_.CreateMul(first_column, i64(w.taps->column())));
-        llvm::Function* form = w.taps->interleaved ? winograd_interleaved(module_, tile)
-                                                   : winograd_weights(module_, tile);
-        b_.CreateCall(form, {from, channels, i64(w.taps->channel), i64(w.taps->tap), weights,
-                             tap_plane});
-    } else {
-        b_.CreateCall(winograd_weights(module_, tile),
-                      {ordered(), channels, i64(columns()),
-                       i64(w.image.channels * columns()), weights, tap_plane});
-    }
+    Value* from = w.taps ? at(element_, first_of_b(batch),
+                              b_.CreateMul(first_column, i64(w.taps->column())))
+                         : ordered();
+    const TapsInPlace taps = w.taps.value_or(
+        TapsInPlace{.channel = columns(), .tap = w.image.channels * columns()});
+    llvm::Function* form = taps.interleaved ? winograd_interleaved(module_, tile)
+                                            : winograd_weights(module_, tile);
 
     Value* tiles = b_.CreateMul(b_.CreateSub(block.end, block.start), i64(w.across()));
+    Value* tap_plane = i64(w.tap_plane(columns()));
     const std::int64_t sum_plane = w.sum_plane(columns());
     llvm::Function* kernel = rows_kernel(module_, tile, columns());
-    emit_loop(b_, "plane", i64(0), i64(kWinogradPlanes), [&](Value* n) {
-        Value* shift = b_.CreateMul(n, i64(w.plane() * bytes(d_.dtype)));
-        Value* of_plane =
-            at(element_, weights, b_.CreateMul(n, tap_plane));
-        Value* plane_sums = at(element_, sums, b_.CreateMul(n, i64(sum_plane)));
-        emit_loop(b_, "tiles", i64(0), tiles, i64(w.height), {},
-                  [&](Value* first, const std::vector<Value*>&) {
-                      Value* table = at(b_.getPtrTy(), bytes_at(scratch_, d_.scratch.winograd_table),
-                                        first);
-                      Value* c = at(element_, plane_sums, b_.CreateMul(first, i64(columns())));
-                      b_.CreateCall(kernel, {table, i64(1), channels, of_plane, i64(columns()), c,
-                                             i64(columns()), b_.getFalse(), shift, c, i64(0)});
-                      return std::vector<Value*>{};
-                  });
-    });
+    const auto part = [&](Value* first_channel, const std::vector<Value*>&) {
+        Value* length = select_min(b_.CreateSub(i64(w.image.channels), first_channel),
+                                   i64(w.channels_at_a_time()));
+        Value* of_part = at(element_, from, b_.CreateMul(first_channel, i64(taps.channel)));
+        b_.CreateCall(form, {of_part, length, i64(taps.channel), i64(taps.tap), weights, tap_plane});
+        Value* add = b_.CreateICmpNE(first_channel, i64(0));
+        emit_loop(b_, "plane", i64(0), i64(kWinogradPlanes), [&](Value* n) {
+            Value* shift = b_.CreateAdd(b_.CreateMul(n, i64(w.plane())), first_channel);
+            shift = b_.CreateMul(shift, i64(bytes(d_.dtype)));
+            Value* of_plane = at(element_, weights, b_.CreateMul(n, tap_plane));
+            Value* plane_sums = at(element_, sums, b_.CreateMul(n, i64(sum_plane)));
+            emit_loop(b_, "tiles", i64(0), tiles, i64(w.height), {},
+                      [&](Value* first, const std::vector<Value*>&) {
+                          Value* table = at(
+                              b_.getPtrTy(), bytes_at(scratch_, d_.scratch.winograd_table), first);
+                          Value* c = at(element_, plane_sums, b_.CreateMul(first, i64(columns())));
+                          b_.CreateCall(kernel, {table, i64(1), length, of_plane, i64(columns()), c,
+                                                 i64(columns()), add, shift, c, i64(0)});
+                          return std::vector<Value*>{};
+                      });
+        });
+        return std::vector<Value*>{};
+    };
+    emit_loop(b_, "channels", i64(0), i64(w.image.channels), i64(w.channels_at_a_time()), {}, part);
 
     // Two rows of results for each row of tiles.
     Value* results = bytes_at(scratch_, d_.scratch.winograd_results);
@@ -149,6 +161,8 @@ void ContractionEmitter::filter_tiles(Value* batch, const RowBlock& block, Value
         Value* odd = b_.CreateCall(winograd_output(module_, tile),
                                    {at(element_, sums, begins), i64(sum_plane), i64(w.across()),
                                     results, i64(result_row)});
+        Value* rough = b_.CreateLoad(b_.getInt8Ty(), rough_flag(block, row));
+        odd = b_.CreateOr(odd, b_.CreateICmpNE(rough, b_.getInt8(0)));
         Value* down = b_.CreateMul(b_.CreateURem(row, i64(w.down())), i64(2));
         Value* rows = select_min(b_.CreateSub(i64(w.image.height), down), i64(2));
         Value* first = first_of_tiles(row);

@@ -59,6 +59,23 @@ Grid<to, to> both_ways(const Grid<from, from>& grid, Form&& form) {
     return result;
 }
 
+Value* larger_of(Builder& b, Value* x, Value* y) {
+    return b.CreateSelect(b.CreateFCmpOGT(x, y), x, y);
+}
+
+/// The largest magnitude in each of the four windows of three by three points.
+Grid<2, 2> largest_of_windows(Builder& b, const Grid<4, 4>& points) {
+    const auto three = [&](const std::array<Value*, 4>& line) -> std::array<Value*, 2> {
+        Value* middle = larger_of(b, line[1], line[2]);
+        return {larger_of(b, line[0], middle), larger_of(b, middle, line[3])};
+    };
+    Grid<4, 4> sizes;
+    for (std::size_t n = 0; n < 16; ++n)
+        sizes[n / 4][n % 4] =
+            b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, points[n / 4][n % 4]);
+    return both_ways<2, 4>(sizes, three);
+}
+
 struct Vectors {
     Builder& b;
     llvm::Type* element;
@@ -82,12 +99,14 @@ llvm::Function* winograd_input(llvm::Module& module, const TileShape& tile) {
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
     auto [f, is_new] =
-        shared_function(module, name_of("input", tile), {ptr, i64, i64, i64, ptr, i64, i64});
+        shared_function(module, name_of("input", tile), {ptr, i64, i64, i64, ptr, i64, i64},
+                        b.getInt1Ty());
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     const Vectors v(b, tile);
     Value *table = f->getArg(0), *points = f->getArg(1), *channels = f->getArg(3);
-    emit_loop(b, "tile", v.number(0), f->getArg(2), [&](Value* t) {
+    const std::vector<Value*> none(4, llvm::Constant::getNullValue(v.type));
+    const auto each_tile = [&](Value* t, const std::vector<Value*>& rough) {
         Grid<4, 4> from;
         for (std::size_t y = 0; y < 4; ++y)
             for (std::size_t x = 0; x < 4; ++x) {
@@ -96,22 +115,38 @@ llvm::Function* winograd_input(llvm::Module& module, const TileShape& tile) {
                 from[y][x] = b.CreateLoad(ptr, b.CreateGEP(ptr, table, place));
             }
         Value* out = v.at(f->getArg(4), b.CreateMul(t, f->getArg(5)));
-        emit_loop(b, "channel", v.number(0), channels, v.number(tile.lanes), {},
-                  [&](Value* c, const std::vector<Value*>&) {
-                      Grid<4, 4> d;
-                      for (std::size_t y = 0; y < 4; ++y)
-                          for (std::size_t x = 0; x < 4; ++x) d[y][x] = v.load(v.at(from[y][x], c));
-                      const Grid<4, 4> formed = both_ways<4, 4>(
-                          d, [&](const auto& line) { return points_form(b, line); });
-                      Value* place = v.at(out, c);
-                      for (std::size_t n = 0; n < 16; ++n) {
-                          v.store(formed[n / 4][n % 4], place);
-                          place = v.at(place, f->getArg(6));
-                      }
-                      return std::vector<Value*>{};
-                  });
-    });
-    b.CreateRetVoid();
+        const auto each_channel = [&](Value* c, const std::vector<Value*>& largest) {
+            Grid<4, 4> d;
+            for (std::size_t y = 0; y < 4; ++y)
+                for (std::size_t x = 0; x < 4; ++x) d[y][x] = v.load(v.at(from[y][x], c));
+            const Grid<4, 4> formed =
+                both_ways<4, 4>(d, [&](const auto& line) { return points_form(b, line); });
+            Value* place = v.at(out, c);
+            for (std::size_t n = 0; n < 16; ++n) {
+                v.store(formed[n / 4][n % 4], place);
+                place = v.at(place, f->getArg(6));
+            }
+            const Grid<2, 2> windows = largest_of_windows(b, d);
+            std::vector<Value*> larger;
+            for (std::size_t n = 0; n < 4; ++n)
+                larger.push_back(larger_of(b, largest[n], windows[n / 2][n % 2]));
+            return larger;
+        };
+        std::vector<Value*> largest = emit_loop(b, "channel", v.number(0), channels,
+                                                v.number(tile.lanes), none, each_channel);
+        Value *most = nullptr, *least = nullptr;
+        for (Value*& window : largest) {
+            window = b.CreateFPMaxReduce(window);
+            most = most ? larger_of(b, most, window) : window;
+            least = least ? b.CreateSelect(b.CreateFCmpOLT(least, window), least, window) : window;
+        }
+        Value* one = llvm::ConstantFP::get(v.element, 1);
+        Value* limit = b.CreateFMul(larger_of(b, least, one),
+                                    llvm::ConstantFP::get(v.element, kWinogradContrast));
+        return std::vector<Value*>{b.CreateOr(rough[0], b.CreateFCmpUGT(most, limit))};
+    };
+    b.CreateRet(emit_loop(b, "tile", v.number(0), f->getArg(2), v.number(1), {b.getFalse()},
+                          each_tile)[0]);
     return f;
 }
 

@@ -10,10 +10,14 @@
 
 namespace ingot::codegen {
 
-/// void f(ptr table, i64 points, i64 tiles, i64 channels, ptr out, i64 pitch, i64 plane)
+/// Sentinels such as -1e9 are told from numbers by this; what is lost below is ten bits at most.
+inline constexpr double kWinogradContrast = 1024;
+
+/// i1 f(ptr table, i64 points, i64 tiles, i64 channels, ptr out, i64 pitch, i64 plane)
 /// table: [4][points] pointers to the channels (whole vectors) of a row of tiles' points, of which
 /// tile t reads columns 2 t to 2 t + 3. out: [16] planes, `plane` elements apart, of [tiles] rows of
-/// `channels`, `pitch` apart.
+/// `channels`, `pitch` apart. Whether some tile has a point over kWinogradContrast times larger than
+/// all points of one of its four windows, or than one: that window's result would drown in it.
 llvm::Function* winograd_input(llvm::Module& module, const TileShape& tile);
 
 /// void f(ptr taps, i64 channels, i64 channel, i64 tap, ptr out, i64 plane)
