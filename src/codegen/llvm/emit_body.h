@@ -54,6 +54,8 @@ class BodyEmitter {
     void store(const Store& store);
 
   private:
+    bool zero_elsewhere(const BufferRef& buffer, const Inst& inst) const;
+    IrValue load_pairs(const BufferRef& buffer, const Address& at, IrValue mask);
     Address address(const BufferRef& buffer, Expr offset, bool& varying);
     Address interleaved(Address a);
     IrValue aligned_stream(const BufferRef& buffer, Expr offset) const;

@@ -29,6 +29,7 @@ constexpr unsigned kShared = 3, kGlobal = 1;  // address spaces
 constexpr std::int64_t kSharedBytes = 96 << 10;
 constexpr unsigned kChunks = 4;                 // of rows copied at odd places, of a thread at once
 constexpr int kOverlapping = 90;                // capability from which on kernels may overlap
+constexpr std::size_t kMostRepeated = 64;       // instructions of a phase that a thread repeats
 constexpr unsigned kMostAhead = 8;              // accesses that later phases ask for early
 constexpr std::int64_t kAccessBytes = 16;       // of one, at most
 constexpr std::uint64_t kBufferAlignment = 16;  // of every buffer: programs see to it
@@ -50,7 +51,7 @@ class GpuNestEmitter {
         if (!context_.quick_math) beside_one_ = exponentials_beside_one(nest_);
         // As eager's own kernels are compiled: a product and a sum are rounded once.
         llvm::FastMathFlags fused;
-        fused.setAllowContract(context_.quick_math);
+        fused.setAllowContract(context_.quick_math || has_exact_products(nest_));
         b_.setFastMathFlags(fused);
         launch_.symbol = std::move(symbol);
         if (!outer_.empty() && outer_.back().kind == LoopKind::Run) {
@@ -326,6 +327,42 @@ class GpuNestEmitter {
                 if (to.scope != BufferScope::Argument || s.mode == StoreMode::Sum) continue;
                 if (!is_float(to.dtype) || bytes(to.dtype) > 2) return false;
             }
+        return true;
+    }
+
+    // Whether all products are of numbers of 16 bits as they lie in memory, which fp32 holds whole:
+    // to round a product and the sum with it at once is the same then.
+    static bool has_exact_products(const Nest& nest) {
+        for (const Phase& p : nest.phases) {
+            std::vector<bool> stored(p.insts.size(), false);
+            const auto narrow = [&](InstId id) {
+                const Inst& i = p.insts[id];
+                return i.kind == InstKind::Prim && i.prim == Prim::Convert &&
+                       i.dtype == DType::F32 && stored[i.operands[0]];
+            };
+            for (InstId id = 0; id < p.insts.size(); ++id) {
+                const Inst& i = p.insts[id];
+                const bool reduced = i.dtype == DType::F16 || i.dtype == DType::BF16;
+                if (i.kind == InstKind::Load || i.kind == InstKind::Constant) stored[id] = reduced;
+                if (i.kind != InstKind::Prim) continue;
+                switch (i.prim) {
+                    case Prim::Select:
+                        stored[id] = reduced && stored[i.operands[1]] && stored[i.operands[2]];
+                        break;
+                    case Prim::Convert:
+                    case Prim::Add:
+                    case Prim::LogicalAnd:
+                    case Prim::Lt:
+                    case Prim::Ge:
+                        break;
+                    case Prim::Mul:
+                        if (narrow(i.operands[0]) && narrow(i.operands[1])) break;
+                        return false;
+                    default:
+                        return false;
+                }
+            }
+        }
         return true;
     }
 
@@ -842,7 +879,7 @@ class GpuNestEmitter {
             }
             // A thread alone asks for several elements before it needs the first.
             unsigned copies = 1;
-            if (!together && extent.is_constant())
+            if (!together && extent.is_constant() && phase.insts.size() <= kMostRepeated)
                 for (unsigned n : {8u, 4u, 2u})
                     if (copies == 1 && extent.constant() % n == 0) copies = n;
             if (copies > 1) step = number(copies);

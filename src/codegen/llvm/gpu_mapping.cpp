@@ -23,6 +23,10 @@ constexpr unsigned kMostParts = 16, kLeastParts = 4;  // warps of a block that s
 constexpr std::int64_t kRowsOfPart = 8;               // each, at least
 constexpr std::int64_t kRegisters = 65536, kWorkingRegisters = 20;  // of a multiprocessor, a thread
 constexpr std::ptrdiff_t kManyLoads = 5;
+// Blocks of windows (schedule/window_blocks.h): a thread has many accesses on their way at once,
+// and sums in registers.
+constexpr std::size_t kBlockInsts = 64;
+constexpr std::size_t kMostSums = 112;
 
 class Mapper {
   public:
@@ -36,7 +40,7 @@ class Mapper {
         if (m.rows)
             choose_row(m);
         else
-            choose_points(m, columns ? kBusy / 4 : kBusy);
+            choose_points(m, threads_enough(columns));
         if (!m.rows && form_.threads != 0) m.threads = form_.threads;
         if (!m.rows && m.lanes == 1) choose_copies(m);
         if (columns && m.lanes == 1 && parts_of_columns() > 1) {
@@ -197,6 +201,19 @@ class Mapper {
                         form_.lanes != 0 ? form_.lanes : 8u);
     }
 
+    std::int64_t threads_enough(bool columns) const {
+        const auto is_block = [](const Phase& p) { return p.insts.size() > kBlockInsts; };
+        if (std::ranges::any_of(nest_.phases, is_block)) return columns ? kBusy / 16 : kBusy / 8;
+        return columns ? kBusy / 4 : kBusy;
+    }
+
+    // Whether a thread's sums fit into registers.
+    bool holds_sums(unsigned lanes) const {
+        return std::ranges::all_of(nest_.phases, [&](const Phase& p) {
+            return p.reductions.size() <= 1 || p.reductions.size() * lanes <= kMostSums;
+        });
+    }
+
     void choose_points(GpuMapping& m, std::int64_t enough) {
         const Expr points = extent_of(nest_.loops);
         if (nest_.loops.empty() || !points.is_constant()) return;
@@ -206,6 +223,7 @@ class Mapper {
         for (unsigned lanes = most_lanes(false); lanes > 1; lanes /= 2) {
             if (!last.extent.is_constant() || last.extent.constant() % lanes != 0) continue;
             if (form_.lanes == 0 && points.constant() / lanes < enough) continue;
+            if (!holds_sums(lanes)) continue;
             const bool all = std::ranges::all_of(
                 nest_.phases, [&](const Phase& p) { return smooth(p, last.var, lanes); });
             if (!all) continue;
