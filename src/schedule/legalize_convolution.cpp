@@ -7,6 +7,7 @@
 #include "schedule/contraction_model.h"
 #include "schedule/convert.h"
 #include "schedule/legalize_windows.h"
+#include "schedule/reduction_stages.h"
 
 namespace ingot::sched {
 
@@ -19,6 +20,10 @@ bool has_taps(const Sizes& weight) {
 constexpr std::int64_t kFewChannels = 16;
 constexpr std::int64_t kFewPoints = 1024;
 constexpr std::int64_t kFewRows = 128;  // of a product: matrix units bring columns into order
+
+// On a GPU, of a depthwise weight's gradient: sums of parts of the images, in all; columns that are
+// worth a sum of their own for each tap; taps that a thread's registers hold the sums of.
+constexpr std::int64_t kPartPoints = 20000 * 8, kPartColumns = 24, kLongestTap = 7;
 
 bool constant_sizes(const Sizes& sizes) {
     return std::all_of(sizes.begin(), sizes.end(), [](Expr e) { return e.is_constant(); });
@@ -40,14 +45,14 @@ ValueId copied_in_order(Graph& g, std::vector<ValueId>& in_memory, ValueId v, co
     return g.emit(Prim::Permute, {v}, {{"dims", back}});
 }
 
-bool has_border(const Node& n) {
-    const Sizes& padding = n.attrs.get<Sizes>("padding");
+bool has_border(const Attrs& attrs) {
+    const Sizes& padding = attrs.get<Sizes>("padding");
     return std::any_of(padding.begin(), padding.end(), [](Expr e) { return !e.is(0); });
 }
 
 // The operand of a convolution with its border of zeros.
-ValueId padded(Graph& g, const Node& n, ValueId x) {
-    const Sizes& padding = n.attrs.get<Sizes>("padding");
+ValueId padded(Graph& g, const Attrs& attrs, ValueId x) {
+    const Sizes& padding = attrs.get<Sizes>("padding");
     Sizes border{0, 0};
     border.insert(border.end(), padding.begin(), padding.end());
     return g.emit(Prim::Pad, {x},
@@ -64,10 +69,17 @@ bool is_depthwise(const Graph& g, const Node& n) {
            w[1].is(1) && Expr(n.attrs.get<std::int64_t>("groups")) == x[1] && constant_sizes(w);
 }
 
+// An image that is given with its channels apart: on a GPU the library has kernels for these that
+// need no compiling.
+bool given_by_channels(const Graph& g, ValueId v) {
+    return std::ranges::any_of(
+        g.inputs(), [&](const Input& in) { return in.value == v && !in.strides[1].is(1); });
+}
+
 // sum over the window of window times weight; the weight gets a copy with channels innermost.
-ValueId depthwise_sum(Graph& g, std::vector<ValueId>& in_memory, const Node& n, ValueId x,
+ValueId depthwise_sum(Graph& g, std::vector<ValueId>& in_memory, const Attrs& attrs, ValueId x,
                       ValueId w) {
-    if (has_border(n)) x = padded(g, n, x);
+    if (has_border(attrs)) x = padded(g, attrs, x);
     const Sizes weight = g.type(w).sizes;
     auto spatial = static_cast<std::int64_t>(weight.size()) - 2;
     Ints dims, sums, places{1};
@@ -80,8 +92,8 @@ ValueId depthwise_sum(Graph& g, std::vector<ValueId>& in_memory, const Node& n, 
     ValueId windows = g.emit(Prim::Window, {x},
                              {{"dims", dims},
                               {"sizes", inside},
-                              {"steps", n.attrs.get<Ints>("stride")},
-                              {"dilations", n.attrs.get<Ints>("dilation")}});
+                              {"steps", attrs.get<Ints>("stride")},
+                              {"dilations", attrs.get<Ints>("dilation")}});
     Expr taps = product(inside);
     w = g.emit(Prim::Reshape, {w}, {{"sizes", Sizes{weight[0], taps}}});
     w = copied_in_order(g, in_memory, w, {1, 0});
@@ -190,7 +202,7 @@ bool wants_padded_copy(const Graph& g, const Node& n) {
 void padded_convolution(Rewriter& r, const Graph& old, std::vector<ValueId>& in_memory,
                         const Node& n) {
     Graph& g = r.out();
-    ValueId x = padded(g, n, r(n.operands[0]));
+    ValueId x = padded(g, n.attrs, r(n.operands[0]));
     in_memory.push_back(x);
     Attrs attrs = n.attrs;
     attrs.set("padding", Sizes(n.attrs.get<Sizes>("padding").size(), Expr(0)));
@@ -230,11 +242,12 @@ Attrs attrs_of_gradient(const Node& n, const Sizes& padding) {
             {"output_padding", Ints(padding.size(), 0)}};
 }
 
-// On a GPU, of 16 bits: the library's depthwise convolutions take two thirds of its gradients'
-// time.
-bool turned_depthwise(Rewriter& r, const Graph& old, const Node& n) {
+// On a GPU, of 16 bits.
+bool turned_depthwise(Rewriter& r, const Graph& old, const Node& n,
+                      std::vector<ValueId>& in_memory) {
     const Type& type = old.type(n.results[0]);
     const Sizes weight = old.type(n.operands[1]).sizes;
+    if (given_by_channels(old, n.operands[0])) return false;
     if (weight.size() != 4 || !constant_sizes(weight) || n.attrs.get<bool>("transposed") ||
         !is_reduced_float(type.dtype) ||
         !is_depthwise_weight(weight, n.attrs.get<std::int64_t>("groups")))
@@ -244,9 +257,8 @@ bool turned_depthwise(Rewriter& r, const Graph& old, const Node& n) {
     Graph& g = r.out();
     const ValueId w =
         g.emit(Prim::Flip, {r(n.operands[1])}, {{"dims", spatial_dims(2, weight.size() - 2)}});
-    const NodeId id = g.add_with_types(Prim::Conv, {r(n.operands[0]), w},
-                                       attrs_of_gradient(n, *padding), {type}, n.origin);
-    r.map(n.results[0], g.node(id).results[0]);
+    r.map(n.results[0],
+          depthwise_sum(g, in_memory, attrs_of_gradient(n, *padding), r(n.operands[0]), w));
     return true;
 }
 
@@ -305,11 +317,14 @@ bool gradient_of_input(Rewriter& r, const Graph& old, const Node& n,
         w = g.emit(Prim::Permute, {w}, {{"dims", exchanged}});
     }
     const ValueId grad = r(n.operands[0]);
-    const NodeId id = g.add_with_types(Prim::Conv, {grad, w}, attrs_of_gradient(n, *padding),
+    Attrs attrs = attrs_of_gradient(n, *padding);
+    if (depthwise) {
+        r.map(n.results[0], depthwise_sum(g, in_memory, attrs, grad, w));
+        return true;
+    }
+    const NodeId id = g.add_with_types(Prim::Conv, {grad, w}, std::move(attrs),
                                        {old.type(n.results[0])}, n.origin);
-    // The result may be a depthwise convolution, which is no single node.
-    const Node conv = g.node(id);
-    r.map(n.results[0], depthwise ? depthwise_sum(g, in_memory, conv, grad, w) : conv.results[0]);
+    r.map(n.results[0], g.node(id).results[0]);
     return true;
 }
 
@@ -345,6 +360,63 @@ ValueId depthwise_gradient(Graph& g, std::vector<ValueId>& in_memory, const Node
     return g.emit(Prim::Reshape, {sums}, {{"sizes", weight}});
 }
 
+// Of images on a GPU, whose channels are innermost: each part of the images first has a sum of its
+// own for each tap, which one thread keeps for some channels (window_blocks.h).
+bool depthwise_gradient_in_parts(Rewriter& r, const Graph& old, const Node& n) {
+    const Type& type = old.type(n.results[0]);
+    const Sizes &weight = type.sizes, &image = old.type(n.operands[1]).sizes;
+    const Sizes result = old.type(n.operands[0]).sizes;
+    const DType read = old.type(n.operands[0]).dtype;
+    if (given_by_channels(old, n.operands[0]) || given_by_channels(old, n.operands[1]))
+        return false;
+    if (weight.size() != 4 || n.attrs.get<bool>("transposed") || !constant_sizes(weight) ||
+        !constant_sizes(image) || !constant_sizes(result) || !is_reduced_float(read) ||
+        !is_depthwise_weight(weight, n.attrs.get<std::int64_t>("groups")) ||
+        weight[2].constant() > kLongestTap || weight[3].constant() > kLongestTap)
+        return false;
+    const std::int64_t channels = weight[0].constant(), images = result[0].constant();
+    const std::int64_t rows = result[2].constant(), columns = result[3].constant();
+    if (images * rows * columns == 0) return false;
+    const std::int64_t wanted = std::max<std::int64_t>(kPartPoints / channels, 1);
+    const std::int64_t least =
+        std::max<std::int64_t>(kPartColumns, 2 * weight[2].constant() * weight[3].constant());
+    std::int64_t of_images = images, of_rows = 1;
+    while (of_images > 1 && (of_images > wanted || images % of_images != 0 ||
+                             images / of_images * rows * columns < least))
+        --of_images;
+    if (of_images == images)
+        for (std::int64_t d = 1; d <= rows; ++d)
+            if (rows % d == 0 && rows / d * columns >= least && images * of_rows < wanted)
+                of_rows = d;
+    Graph& g = r.out();
+    ValueId x = r(n.operands[1]);
+    if (has_border(n.attrs)) x = padded(g, n.attrs, x);
+    const Ints channels_last{0, 2, 3, 1};
+    x = g.emit(Prim::Permute, {x}, {{"dims", channels_last}});
+    x = g.emit(Prim::Window, {x},
+               {{"dims", Ints{1, 2}},
+                {"sizes", Sizes{weight[2], weight[3]}},
+                {"steps", n.attrs.get<Ints>("stride")},
+                {"dilations", n.attrs.get<Ints>("dilation")}});
+    x = g.emit(Prim::Permute, {x}, {{"dims", Ints{0, 1, 2, 4, 5, 3}}});
+    const ValueId grad = g.emit(Prim::Permute, {r(n.operands[0])}, {{"dims", channels_last}});
+    const ValueId spread =
+        g.emit(Prim::Broadcast, {grad}, {{"sizes", g.type(x).sizes}, {"dims", Ints{0, 1, 2, 5}}});
+    const ValueId terms =
+        g.emit(Prim::Mul, {convert(g, x, DType::F32), convert(g, spread, DType::F32)});
+    const ValueId in_parts =
+        g.emit(Prim::Reshape, {terms},
+               {{"sizes", Sizes{of_images, images / of_images, of_rows, rows / of_rows, columns,
+                                weight[2], weight[3], weight[0]}}});
+    const ValueId parts = g.emit(Prim::Sum, {in_parts}, {{"dims", Ints{1, 3, 4}}});
+    std::optional<ValueId> sums = over_columns(g, Prim::Sum, parts, Ints{0, 1});
+    if (!sums) sums = g.emit(Prim::Sum, {parts}, {{"dims", Ints{0, 1}}});
+    ValueId v = g.emit(Prim::Permute, {*sums}, {{"dims", Ints{2, 0, 1}}});
+    v = g.emit(Prim::Reshape, {v}, {{"sizes", weight}});
+    r.map(n.results[0], convert(g, v, type.dtype));
+    return true;
+}
+
 // Whether the caller takes the value as an output whose channels are innermost.
 bool leaves_channels_last(const Graph& g, ValueId v) {
     return std::ranges::any_of(g.outputs(), [&](const Output& o) {
@@ -373,8 +445,8 @@ bool gradient_of_weight(Rewriter& r, const Graph& old, const Node& n,
     if (has_taps(weight) && !units && known_le(points, kFewPoints) != true) return false;
     if (!depthwise && known_le(kFewChannels, weight[1]) != true) return false;
     ValueId x = r(n.operands[1]);
-    if (has_border(n)) {
-        x = padded(g, n, x);
+    if (has_border(n.attrs)) {
+        x = padded(g, n.attrs, x);
         in_memory.push_back(x);
     }
     if (depthwise) {
@@ -400,14 +472,16 @@ bool legalize_convolution(Rewriter& r, const Graph& old, const Node& n,
                           std::vector<ValueId>& in_memory, const LegalizeOptions& options) {
     const bool gpu = options.gpu, matrix_units = options.matrix_units;
     if (n.prim == Prim::ConvGradInput && gpu)
-        return turned_depthwise(r, old, n) || gathered_gradient(r, old, n, in_memory);
+        return turned_depthwise(r, old, n, in_memory) || gathered_gradient(r, old, n, in_memory);
     if (n.prim == Prim::ConvGradInput) return gradient_of_input(r, old, n, in_memory, options);
     if (n.prim == Prim::ConvGradWeight)
-        return !gpu && gradient_of_weight(r, old, n, in_memory, matrix_units);
-    // cuDNN has kernels for those of 16 bits; a sum for each point is several times slower.
-    if (is_depthwise(old, n) && !(gpu && is_reduced_float(old.type(n.operands[0]).dtype))) {
+        return gpu ? depthwise_gradient_in_parts(r, old, n)
+                   : gradient_of_weight(r, old, n, in_memory, matrix_units);
+    const bool librarys = gpu && is_reduced_float(old.type(n.operands[0]).dtype) &&
+                          given_by_channels(old, n.operands[0]);
+    if (is_depthwise(old, n) && !librarys) {
         const ValueId x = r(n.operands[0]), w = r(n.operands[1]);
-        r.map(n.results[0], depthwise_sum(r.out(), in_memory, n, x, w));
+        r.map(n.results[0], depthwise_sum(r.out(), in_memory, n.attrs, x, w));
         return true;
     }
     if (filtered_convolution(r, old, in_memory, n, options)) return true;

@@ -7,6 +7,7 @@
 
 #include "schedule/index.h"
 #include "schedule/jam.h"
+#include "schedule/window_blocks.h"
 
 namespace ingot::sched {
 
@@ -54,7 +55,10 @@ class Arranger {
         rename();
         collect();
         if (!run) choose_vector();
-        if (!gpu_) jam_windows(nest_, draft_.kernel.buffers, pool_);
+        if (gpu_)
+            block_windows(nest_, draft_.kernel.buffers, pool_);
+        else
+            jam_windows(nest_, draft_.kernel.buffers, pool_);
     }
 
   private:

@@ -132,6 +132,29 @@ def test_a_convolutional_network(tmp_path: pathlib.Path) -> None:
     assemble(kernels)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_depthwise_convolution_and_its_gradients(tmp_path: pathlib.Path, stride: int) -> None:
+    class Convolved(nn.Module):
+        def forward(
+            self, x: torch.Tensor, w: torch.Tensor, grad: torch.Tensor
+        ) -> tuple[torch.Tensor, ...]:
+            step = [stride, stride]
+            y = nn.functional.conv2d(x, w, None, step, 1, 1, 64)
+            both = torch.ops.aten.convolution_backward(
+                grad, x, w, [0], step, [1, 1], [1, 1], False, [0, 0], 64, [True, True, False]
+            )  # fmt: skip
+            return y, *both[:2]
+
+    def images(size: int) -> torch.Tensor:
+        x = torch.randn(64, 64, size, size, dtype=torch.bfloat16)
+        return x.to(memory_format=torch.channels_last)
+
+    weight = torch.randn(64, 1, 3, 3, dtype=torch.bfloat16)
+    plan, kernels = plan_of(Convolved(), [images(28), weight, images(28 // stride)], tmp_path)
+    assert "conv" not in plan.replace("convert", ""), plan
+    assemble(kernels)
+
+
 def test_rows_of_all_lengths(tmp_path: pathlib.Path) -> None:
     class Rows(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@
 #include "schedule/run_plan.h"
 #include "schedule/schedule.h"
 #include "schedule/share_kernels.h"
+#include "schedule/window_blocks.h"
 
 namespace ingot {
 namespace {
@@ -57,6 +58,17 @@ void expect_close(const Tensor& a, const Tensor& b, const std::string& about) {
     }
 }
 
+// Blocks windows however few threads are left; returns how many nests have changed.
+std::size_t block(Plan& plan) {
+    std::size_t changed = 0;
+    for (Kernel& k : plan.kernels) {
+        const std::string before = to_string(k);
+        for (Nest& n : k.nests) sched::block_windows(n, k.buffers, *plan.pool, 1);
+        changed += to_string(k) != before;
+    }
+    return changed;
+}
+
 // Schedules and runs `g` on random inputs and compares with the reference; returns the plan.
 Plan verify(const Graph& g, std::uint64_t seed = 1, std::int64_t symbol = 5,
             const ScheduleOptions& options = {}) {
@@ -82,6 +94,13 @@ Plan verify(const Graph& g, std::uint64_t seed = 1, std::int64_t symbol = 5,
     std::vector<Tensor> got = PlanRunner(shared, symbols).run(inputs);
     for (std::size_t i = 0; i < got.size() && !::testing::Test::HasFailure(); ++i)
         expect_close(got[i], expected[i], "shared kernels: " + to_string(shared));
+    Plan blocked = plan;
+    if (block(blocked) == 0) return plan;
+    for (PointOrder order : {PointOrder::Forwards, PointOrder::Backwards}) {
+        got = PlanRunner(blocked, symbols, order).run(inputs);
+        for (std::size_t i = 0; i < got.size() && !::testing::Test::HasFailure(); ++i)
+            expect_close(got[i], expected[i], "in blocks: " + to_string(blocked));
+    }
     return plan;
 }
 
@@ -308,13 +327,71 @@ TEST(ScheduleOracle, DepthwiseGradientsOnGpus) {
                           Case{{4, 2}, {2, 2}, {1, 0}, {8, 6}, {4, 3}},
                           Case{{2, 2}, {3, 2}, {0, 0}, {9, 5}, {3, 2}}})
         EXPECT_EQ(plan_of(c).find("conv_grad"), std::string::npos) << plan_of(c);
-    // Steps of one: a convolution with the weight turned round.
-    const std::string turned = plan_of({{3, 3}, {1, 1}, {1, 1}, {8, 8}, {8, 8}});
-    EXPECT_EQ(turned.find("conv_grad_input"), std::string::npos) << turned;
-    EXPECT_NE(turned.find(" conv("), std::string::npos) << turned;
-    // Too many windows: the library's.
-    EXPECT_NE(plan_of({{5, 5}, {2, 2}, {2, 2}, {8, 8}, {4, 4}}).find("conv_grad_input"),
-              std::string::npos);
+    // An element lies in more than four windows, and channels are apart: the library's.
+    for (const Case& c : {Case{{5, 5}, {2, 2}, {2, 2}, {8, 8}, {4, 4}},
+                          Case{{3, 3}, {1, 1}, {1, 1}, {8, 8}, {8, 8}}})
+        EXPECT_NE(plan_of(c).find("conv_grad_input"), std::string::npos) << plan_of(c);
+}
+
+// Channels innermost: nothing of a depthwise convolution is the library's, in either direction, and
+// blocks of points and of taps compute what their points and taps did.
+TEST(ScheduleOracle, DepthwiseConvolutionsInBlocks) {
+    struct Case {
+        std::int64_t kernel, stride, dilation, padding, height, width;
+        DType type = DType::BF16;
+    };
+    const auto channels_last = [](const Sizes& sizes) {
+        return Sizes{sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
+    };
+    const auto images = [&](Graph& g, const Sizes& sizes, DType type) {
+        return g.add_input({type, sizes, {}}, "in" + std::to_string(g.inputs().size()),
+                           channels_last(sizes));
+    };
+    ScheduleOptions options;
+    options.gpu = true;
+    std::size_t blocked = 0;
+    for (const Case& c : {Case{3, 1, 1, 1, 8, 8}, Case{3, 2, 1, 1, 8, 12}, Case{3, 1, 2, 2, 6, 7},
+                          Case{5, 1, 1, 2, 7, 7}, Case{5, 2, 1, 2, 8, 8}, Case{3, 1, 1, 0, 5, 9},
+                          Case{7, 1, 1, 3, 6, 4}, Case{3, 2, 1, 1, 9, 7}, Case{3, 1, 1, 1, 4, 1},
+                          Case{3, 1, 1, 1, 8, 8, DType::F16}, Case{3, 2, 1, 1, 8, 8, DType::F32}})
+        for (const Prim prim : {Prim::Conv, Prim::ConvGradInput, Prim::ConvGradWeight}) {
+            constexpr std::int64_t kChannels = 5;
+            const auto after = [&](std::int64_t n) {
+                return (n + 2 * c.padding - c.dilation * (c.kernel - 1) - 1) / c.stride + 1;
+            };
+            const Sizes image{2, kChannels, c.height, c.width};
+            const Sizes result{2, kChannels, after(c.height), after(c.width)};
+            const Sizes weight{kChannels, 1, c.kernel, c.kernel};
+            Graph g;
+            const ValueId first = images(g, prim == Prim::Conv ? image : result, c.type);
+            const ValueId second =
+                prim == Prim::ConvGradWeight ? images(g, image, c.type) : input(g, weight, c.type);
+            Attrs attrs{{"stride", Ints{c.stride, c.stride}},
+                        {"padding", Sizes{c.padding, c.padding}},
+                        {"dilation", Ints{c.dilation, c.dilation}},
+                        {"groups", kChannels},
+                        {"transposed", false},
+                        {"output_padding", Ints{0, 0}}};
+            if (prim != Prim::Conv) {
+                Attrs sized{{"sizes", prim == Prim::ConvGradInput ? image : weight}};
+                for (const Attr& a : attrs.list()) sized.set(a.key, a.value);
+                attrs = sized;
+            }
+            const ValueId made = g.emit(prim, {first, second}, attrs);
+            if (prim == Prim::ConvGradWeight)
+                output(g, made);
+            else
+                g.add_output(made, channels_last(g.type(made).sizes));
+            SCOPED_TRACE(to_string(g));
+            Plan plan = verify(g, 1, 5, options);
+            const bool wide = c.type == DType::F32 && prim != Prim::Conv;
+            const bool many = prim == Prim::ConvGradInput && c.stride == 2 && c.kernel > 3;
+            const bool generated = std::ranges::all_of(
+                plan.steps, [](const Step& s) { return std::holds_alternative<KernelStep>(s); });
+            EXPECT_TRUE(generated || wide || many) << to_string(plan);
+            blocked += block(plan);
+        }
+    EXPECT_GE(blocked, 20u);
 }
 
 TEST(ScheduleOracle, ShortPaddedSoftmax) {
