@@ -75,13 +75,10 @@ BackwardCall Recording::parse_backward(const Event& event) const {
         const Ref other = numbers_->stand_in(o);
         return THPVariable_Unpack(other ? other.get() : o);
     };
-    const std::function<at::Tensor(PyObject*)> itself = [](PyObject* o) {
-        return THPVariable_Unpack(o);
-    };
     BackwardCall call;
-    call.roots = tensors_of(roots, itself);
+    call.roots = tensors_of(roots, [](PyObject* o) { return THPVariable_Unpack(o); });
     call.tangents = tensors_of(tangents, stand_in);
-    if (inputs != nullptr) call.inputs = tensors_of(inputs, accumulates != 0 ? itself : stand_in);
+    if (inputs != nullptr) call.inputs = tensors_of(inputs, stand_in);
     call.keeps = keeps != 0;
     call.creates = creates != 0;
     call.may_miss = may_miss != 0;
@@ -96,7 +93,13 @@ Verdict Recording::on_backward(const Event& event, PyObject** result) {
     if (!context_.settings.training) throw Puzzle("a backward that is not compiled");
     const BackwardCall call = parse_backward(event);
     const Backwards::Walk walk = backwards_.walk(call, *recorder_, histories_);
-    if (call.accumulates) Backwards::prepare(walk, *world_, *recorder_);
+    const Backwards::StandIn stand_in = [&](const at::Tensor& t) {
+        const Ref other = numbers_->stand_in(python_object(t));
+        return other ? THPVariable_Unpack(other.get()) : t;
+    };
+    if (call.accumulates) Backwards::prepare(walk, *world_, *recorder_, stand_in);
+    for (const at::Tensor& leaf : walk.met)
+        if (leaf.defined()) world_->refuse_hooks(python_object(leaf));
     std::vector<at::Tensor> gradients;
     recorder_->clear_failure();
     try {
@@ -116,9 +119,9 @@ Verdict Recording::on_backward(const Event& event, PyObject** result) {
     if (!call.may_miss)
         for (const at::Tensor& g : gradients)
             if (!g.defined()) throw Puzzle("an input that the result does not depend on");
+    if (call.accumulates) backwards_.accumulate(walk, gradients, *world_, *recorder_, stand_in);
     if (!call.keeps) backwards_.spend(walk);
     if (call.accumulates) {
-        backwards_.accumulate(walk, gradients, *world_);
         *result = Py_NewRef(Py_None);
         return finish_result(event, result);
     }

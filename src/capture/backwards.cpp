@@ -111,15 +111,30 @@ std::string Backwards::obstacle(const at::Tensor& root, const trace::Recorder& r
     return {};
 }
 
-/// A tensor of symbolic sizes is a leaf by its promise (trace/recorder.h): its `grad` is not the
-/// promise's, and what was given the tensor itself has another part of its gradient. Its sizes are
-/// numbers from the next recording on.
-void Backwards::refuse_symbolic(const at::Tensor& leaf, const BackwardCall& call,
-                                const trace::Recorder& recorder) {
-    const at::Tensor promise = recorder.owns(leaf) ? leaf : recorder.leaf_for(leaf);
-    if (!promise.defined() || (promise.is_same(leaf) && !call.accumulates)) return;
+/// A tensor of symbolic sizes is a leaf by its promise (trace/recorder.h). What was given the
+/// tensor itself has another part of its gradient: its sizes are numbers from the next recording
+/// on.
+void Backwards::refuse_parts(const at::Tensor& leaf, const trace::Recorder& recorder) {
+    const at::Tensor promise = recorder.leaf_for(leaf);
+    if (!promise.defined()) return;
     (void)trace::concrete(promise.sym_sizes());
     throw Puzzle("a backward to an input whose sizes change");
+}
+
+/// The leaf whose gradient a target's is. Throws Puzzle where it is none, or more than a leaf.
+at::Tensor Backwards::leaf_of(const at::Tensor& target, const BackwardCall& call,
+                              const trace::Recorder& recorder, const Histories& histories) {
+    const bool own = recorder.owns(target);
+    at::Tensor leaf = own ? recorder.met_by(target) : target;
+    if (!leaf.defined()) {
+        if (call.accumulates) throw Puzzle("a backward to a tensor that was made");
+        return target;
+    }
+    if ((!own || call.accumulates) && !leaf.is_leaf())
+        throw Puzzle("a backward to a tensor with a history from outside");
+    if (histories.true_leaf(leaf))
+        throw Puzzle("a backward into a history from outside, or with hooks");
+    return leaf;
 }
 
 Backwards::Walk Backwards::walk(const BackwardCall& call, const trace::Recorder& recorder,
@@ -141,15 +156,16 @@ Backwards::Walk Backwards::walk(const BackwardCall& call, const trace::Recorder&
         }
         if (histories.true_leaf(leaf->variable))
             throw Puzzle("a backward into a history from outside, or with hooks");
-        refuse_symbolic(leaf->variable, call, recorder);
+        const bool own = recorder.owns(leaf->variable);
+        if (!own) refuse_parts(leaf->variable, recorder);
+        w.met.push_back(own ? recorder.met_by(leaf->variable) : leaf->variable);
         if (call.accumulates && call.inputs.empty()) w.targets.push_back(leaf->variable);
     }
     if (!call.inputs.empty()) w.targets = call.inputs;
     std::unordered_set<const GraphNode*> targets;
     for (const at::Tensor& t : w.targets) {
         if (!t.requires_grad()) throw Puzzle("a gradient of what needs none");
-        if (recorder.owns(t) ? call.accumulates : !t.is_leaf() || histories.true_leaf(t))
-            throw Puzzle("a backward to a tensor with a history from outside");
+        w.leaves.push_back(leaf_of(t, call, recorder, histories));
         targets.insert(node_of(t).get());
     }
     w.nodes = leading_to(nodes, targets);
@@ -171,33 +187,41 @@ void Backwards::spend(const Walk& walk) {
     for (const NodePtr& node : walk.nodes) spent_.emplace(node.get(), node);
 }
 
-void Backwards::prepare(const Walk& walk, World& world, trace::Recorder& recorder) {
-    for (const at::Tensor& leaf : walk.targets) {
+void Backwards::prepare(const Walk& walk, World& world, trace::Recorder& recorder,
+                        const StandIn& stand_in) {
+    for (std::size_t i = 0; i < walk.targets.size(); ++i) {
+        const at::Tensor& leaf = walk.leaves[i];
         PyObject* object = python_object(leaf);
         if (object == nullptr || world.find(object) == nullptr)
             throw Puzzle("a gradient of a tensor that the program found by itself");
         world.read_gradient(object);
-        const at::Tensor& grad = leaf.grad();
-        if (!grad.defined()) continue;
-        if (grad.requires_grad() || grad.sizes() != leaf.sizes() ||
-            grad.scalar_type() != leaf.scalar_type() || !recorder.may_write(grad))
+        if (!leaf.grad().defined()) continue;
+        const at::Tensor grad = stand_in(leaf.grad());
+        if (grad.requires_grad() || grad.scalar_type() != leaf.scalar_type() ||
+            !recorder.may_write(grad))
             throw Puzzle("a gradient that cannot be added to in place");
+        if (trace::unwrap(grad.sym_sizes()) == trace::unwrap(walk.targets[i].sym_sizes())) continue;
+        (void)trace::concrete(grad.sym_sizes());
+        (void)trace::concrete(walk.targets[i].sym_sizes());
+        throw Puzzle("a gradient whose sizes are others than its tensor's");
     }
 }
 
 void Backwards::accumulate(const Walk& walk, const std::vector<at::Tensor>& gradients,
-                           World& world) {
+                           World& world, const trace::Recorder& recorder,
+                           const StandIn& stand_in) {
     any_ = true;
     at::AutoGradMode mode(false);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         if (!gradients[i].defined()) continue;
-        const at::Tensor& leaf = walk.targets[i];
+        const at::Tensor& leaf = walk.leaves[i];
         at::Tensor& grad = leaf.mutable_grad();
-        const c10::TensorImpl* before = grad.unsafeGetTensorImpl();
-        world.undo().note_gradient(python_object(leaf));
-        AccumulateGrad::accumulateGrad(leaf, grad, gradients[i], 1,
-                                       [&](at::Tensor&& sum) { grad = std::move(sum); });
-        if (grad.unsafeGetTensorImpl() == before) continue;
+        const at::Tensor before = grad;
+        at::Tensor sum = grad.defined() ? stand_in(grad) : grad;
+        AccumulateGrad::accumulateGrad(walk.targets[i], sum, gradients[i], 1,
+                                       [&](at::Tensor&& made) { grad = std::move(made); });
+        if (grad.is_same(before)) continue;
+        world.undo().note_gradient(python_object(leaf), before, recorder.log().size());
         world.write_gradient(python_object(leaf));
         leaves_.push_back(leaf);
     }

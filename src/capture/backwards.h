@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <functional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -45,6 +46,8 @@ class Backwards {
     struct Walk {
         std::vector<NodePtr> nodes;       // that are carried out
         std::vector<at::Tensor> targets;  // the inputs, or the leaves that were found
+        std::vector<at::Tensor> leaves;   // that accumulate: themselves, or what a target stands for
+        std::vector<at::Tensor> met;      // all leaves from outside that were found
     };
     Walk walk(const BackwardCall& call, const trace::Recorder& recorder,
               const Histories& histories) const;
@@ -52,11 +55,15 @@ class Backwards {
     static std::vector<at::Tensor> run(const BackwardCall& call, const Walk& walk);
     /// The engine has done what eager frees these nodes for.
     void spend(const Walk& walk);
+    /// The promise of symbolic sizes that stands for a tensor, or the tensor itself.
+    using StandIn = std::function<at::Tensor(const at::Tensor&)>;
     /// Guards what `grad` of the leaves is before gradients are added. Throws Puzzle if one cannot
     /// be followed.
-    static void prepare(const Walk& walk, World& world, trace::Recorder& recorder);
+    static void prepare(const Walk& walk, World& world, trace::Recorder& recorder,
+                        const StandIn& stand_in);
     /// Adds the gradients to the leaves, as eager does.
-    void accumulate(const Walk& walk, const std::vector<at::Tensor>& gradients, World& world);
+    void accumulate(const Walk& walk, const std::vector<at::Tensor>& gradients, World& world,
+                    const trace::Recorder& recorder, const StandIn& stand_in);
 
     /// There was one without effects.
     void note() { any_ = true; }
@@ -72,8 +79,9 @@ class Backwards {
     static void release(const at::Tensor& tensor);
 
   private:
-    static void refuse_symbolic(const at::Tensor& leaf, const BackwardCall& call,
-                                const trace::Recorder& recorder);
+    static void refuse_parts(const at::Tensor& leaf, const trace::Recorder& recorder);
+    static at::Tensor leaf_of(const at::Tensor& target, const BackwardCall& call,
+                              const trace::Recorder& recorder, const Histories& histories);
 
     bool any_ = false;
     std::unordered_map<const torch::autograd::Node*, NodePtr> spent_;

@@ -101,7 +101,8 @@ void Recording::note_reason(const std::string& reason) {
 bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& roots) {
     scope_.reset();
     context_.counters.record_seconds += seconds_since(began_);
-    const Transcript transcript(*recorder_);
+    Transcript transcript(*recorder_);
+    transcript.kept = world_->undo().promised_gradients();
     const std::vector<Ref> gradients = backwards_.gradients();  // live on in their leaves
     const std::vector<at::Tensor> live = transcript.live(contexts_);
     contexts_.clear();
@@ -146,10 +147,10 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         if (ran) return true;
         histories_.restore();
         throw BeginsAgain();
-    } catch (const PutOff&) {
+    } catch (const PutOff& e) {
         histories_.restore();
         if (may_begin_again(transcript, frames, true)) throw BeginsAgain();
-        world_->undo().take_back_unfilled_gradients();
+        world_->undo().take_back_gradients(e.calls_made);
         throw;
     } catch (const pybind11::error_already_set&) {  // a backend's, or no fallback is wanted
         const Pending pending;
@@ -203,9 +204,9 @@ void Recording::fill_all(const Transcript& transcript, const std::vector<at::Ten
         if (!backwards_.spent(t).empty()) freed.push_back(t);
     try {
         transcript.fill_all(live);
-    } catch (const PutOff&) {
+    } catch (const PutOff& e) {
         if (may_begin_again(transcript, frames, true)) throw BeginsAgain();
-        world_->undo().take_back_unfilled_gradients();
+        world_->undo().take_back_gradients(e.calls_made);
         throw;
     }
     for (const at::Tensor& t : freed) Backwards::release(t);
@@ -230,7 +231,8 @@ void Recording::end_eagerly(const std::string& reason, Frames frames) {
     scope_.reset();
     context_.counters.record_seconds += seconds_since(began_);
     histories_.restore();
-    const Transcript transcript(*recorder_);
+    Transcript transcript(*recorder_);
+    transcript.kept = world_->undo().promised_gradients();
     const std::vector<Ref> gradients = backwards_.gradients();
     fill_all(transcript, transcript.live(contexts_), frames);
     end_of_sizes();

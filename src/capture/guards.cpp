@@ -135,7 +135,11 @@ bool TensorFacts::holds(PyObject* tensor) const {
            (!has_sizes(t) || (any_size && t.dim() == static_cast<std::int64_t>(sizes.size())) ||
             (t.sizes() == c10::IntArrayRef(sizes) && t.strides() == c10::IntArrayRef(strides))) &&
            t.device() == device && t.requires_grad() == requires_grad &&
-           (!requires_grad || is_leaf(t) == leaf);
+           (!requires_grad || is_leaf(t) == leaf) && holds_hooks(tensor);
+}
+
+bool TensorFacts::holds_hooks(PyObject* tensor) const {
+    return !unhooked || !has_hooks(THPVariable_Unpack(tensor));
 }
 
 std::string TensorFacts::difference(PyObject* tensor) const {
@@ -153,6 +157,7 @@ std::string TensorFacts::difference(PyObject* tensor) const {
     if (now.requires_grad != requires_grad)
         return std::string("requires_grad was ") + (requires_grad ? "True" : "False");
     if (now.leaf != leaf) return std::string("is_leaf was ") + (leaf ? "True" : "False");
+    if (!holds_hooks(tensor)) return "has hooks on its gradient now";
     return "layout or dispatch keys differ";
 }
 
@@ -384,7 +389,7 @@ bool GuardSet::check_pinned(std::string* failure) {
         if (!same && !recheck(l, failure)) return false;
     }
     for (const PinnedTensor& t : tensors)
-        if (!t.covered && !t.facts.holds(t.tensor.get())) {
+        if (t.covered ? !t.facts.holds_hooks(t.tensor.get()) : !t.facts.holds(t.tensor.get())) {
             say(failure, *this, t.place, t.facts.difference(t.tensor.get()));
             return false;
         }

@@ -81,9 +81,11 @@ struct TensorFacts {
     bool requires_grad = false;
     bool leaf = true;
     bool any_size = false;  // sizes and strides are the SizeGuards' to check
+    bool unhooked = false;  // a leaf that got a gradient while recording: no hook of it may run
 
     static TensorFacts of(PyObject* tensor);
     bool holds(PyObject* tensor) const;
+    bool holds_hooks(PyObject* tensor) const;
     /// What is different about `tensor`, in words.
     std::string difference(PyObject* tensor) const;
 };

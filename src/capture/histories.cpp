@@ -1,6 +1,7 @@
 // See histories.h.
 #include "capture/histories.h"
 
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "trace/tensors.h"
@@ -32,6 +33,15 @@ std::unique_ptr<c10::AutogradMetaInterface>& autograd_meta_of(c10::TensorImpl& t
 bool is_leaf(const c10::TensorImpl& tensor) {
     if (!tensor.requires_grad()) return true;
     return trace::borrow(const_cast<c10::TensorImpl*>(&tensor)).is_leaf();
+}
+
+bool has_hooks(const at::Tensor& leaf) {
+    const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(
+        autograd_meta_of(*leaf.unsafeGetTensorImpl()).get());
+    if (meta == nullptr) return false;
+    if (!meta->hooks_.empty() || meta->post_acc_grad_hooks_ != nullptr) return true;
+    const auto node = torch::autograd::impl::try_get_grad_accumulator(leaf);
+    return node && (!node->pre_hooks().empty() || !node->post_hooks().empty());
 }
 
 void Histories::cut(const at::Tensor& tensor) {

@@ -20,6 +20,8 @@ namespace ingot::capture {
 std::unique_ptr<c10::AutogradMetaInterface>& autograd_meta_of(c10::TensorImpl& tensor);
 /// Whether the tensor is a leaf to autograd.
 bool is_leaf(const c10::TensorImpl& tensor);
+/// Whether code of somebody's runs when the leaf gets a gradient.
+bool has_hooks(const at::Tensor& leaf);
 
 class Histories {
   public:

@@ -483,8 +483,12 @@ void Recording::on_store(const Event& event) {
         case Operation::store_attribute:
         case Operation::delete_attribute:
             if (is_tensor(o[0])) {
-                if (o.size() > 1 && o[1] == Py_None && text_of(event.name) == "grad")
-                    return world_->write_gradient(o[0], recorder_->log().empty());
+                if (o.size() > 1 && o[1] == Py_None && text_of(event.name) == "grad") {
+                    const std::size_t calls = recorder_->log().size();
+                    world_->write_gradient(o[0], calls == 0);
+                    return world_->undo().note_gradient(o[0], THPVariable_Unpack(o[0]).grad(),
+                                                        calls);
+                }
                 PyObject* found = _PyType_Lookup(Py_TYPE(o[0]), event.name);
                 if (found != nullptr || world_->find(o[0]) != nullptr)
                     throw Puzzle("a store to the attribute " + text_of(event.name) +

@@ -82,14 +82,16 @@ std::vector<at::Tensor> Transcript::run(const std::vector<at::Tensor>& promises)
     try {
         return replay->run(log, promises);
     } catch (...) {
-        std::vector<at::Tensor> made;
-        for (const at::Tensor& promise : promises) made.push_back(replay->find(promise));
+        const std::size_t calls = replay->calls_made();
+        std::vector<at::Tensor> all = promises, made;
+        all.insert(all.end(), kept.begin(), kept.end());
+        for (const at::Tensor& promise : all) made.push_back(replay->find(promise));
         replay.reset();  // nobody else knows them now
         for (std::size_t i = 0; i < made.size(); ++i)
-            if (made[i].defined()) fulfil(promises[i], std::move(made[i]));
+            if (made[i].defined()) fulfil(all[i], std::move(made[i]));
         const pybind11::gil_scoped_acquire lock;
         bindings::with_python_errors([]() -> PyObject* { throw; });
-        throw PutOff();
+        throw PutOff(calls);
     }
 }
 

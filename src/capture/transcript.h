@@ -21,7 +21,9 @@ void fulfil_all(const std::vector<at::Tensor>& promises, std::vector<at::Tensor>
 /// An operator that was put off has raised: the Python error. What came before it in the program is
 /// done and filled in.
 class PutOff final : public pybind11::error_already_set {
-    using pybind11::error_already_set::error_already_set;
+  public:
+    explicit PutOff(std::size_t calls) : calls_made(calls) {}
+    std::size_t calls_made;  // before it
 };
 
 /// What a recording needs to be carried out again.
@@ -29,6 +31,8 @@ struct Transcript {
     std::vector<trace::LoggedCall> log;
     std::vector<trace::InputSource> inputs;
     std::shared_ptr<trace::SymbolicSizes> symbols;
+    /// Promises that are filled, too, where a call raises.
+    std::vector<at::Tensor> kept{};
 
     explicit Transcript(const trace::Recorder& r)
         : log(r.log().begin(), r.log().end()),

@@ -36,13 +36,14 @@ void Undo::note_member(PyObject* owner, PyObject* name) {
         {Before::Kind::Member, Ref::borrow(owner), Ref::borrow(name), std::move(value)});
 }
 
-void Undo::note_gradient(PyObject* tensor, bool cleared) {
-    static PyObject* const name = PyUnicode_InternFromString("grad");
-    if (!noted_.insert({tensor, name}).second) return;
-    Ref value = gradient_of(tensor);
-    if (value.get() == Py_None) value = Ref();
-    before_.push_back({Before::Kind::Gradient, Ref::borrow(tensor), Ref::borrow(name),
-                       std::move(value), cleared});
+void Undo::note_gradient(PyObject* tensor, const at::Tensor& before, std::size_t calls) {
+    Before b{Before::Kind::Gradient, Ref::borrow(tensor), Ref(), Ref()};
+    b.calls = calls;
+    if (trace::is_promise(before))
+        b.promise = before;
+    else if (before.defined())
+        b.value = Ref::steal(THPVariable_Wrap(before));
+    before_.push_back(std::move(b));
 }
 
 namespace {
@@ -116,7 +117,7 @@ bool Undo::put_back(const Before& before) {
         case Before::Kind::Member:
             return PyObject_GenericSetAttr(o, name, value) == 0;
         case Before::Kind::Gradient: {
-            at::Tensor gradient = value == nullptr ? at::Tensor() : THPVariable_Unpack(value);
+            at::Tensor gradient = value == nullptr ? before.promise : THPVariable_Unpack(value);
             if (gradient.defined()) fill_dropped(gradient);
             THPVariable_Unpack(o).mutable_grad() = std::move(gradient);
             return true;
@@ -146,16 +147,16 @@ void Undo::take_back() {
     before_.clear();
 }
 
-void Undo::take_back_unfilled_gradients() const {
-    for (const Before& before : before_) {
-        if (before.kind != Before::Kind::Gradient) continue;
-        const at::Tensor& leaf = THPVariable_Unpack(before.object.get());
-        if (!trace::is_promise(leaf.grad())) continue;
-        if (before.cleared)
-            leaf.mutable_grad() = at::Tensor();
-        else
-            put_back(before);
-    }
+void Undo::take_back_gradients(std::size_t calls_made) const {
+    for (const Before& before : before_ | std::views::reverse)
+        if (before.kind == Before::Kind::Gradient && before.calls > calls_made) put_back(before);
+}
+
+std::vector<at::Tensor> Undo::promised_gradients() const {
+    std::vector<at::Tensor> found;
+    for (const Before& before : before_)
+        if (before.promise.defined()) found.push_back(before.promise);
+    return found;
 }
 
 }  // namespace ingot::capture

@@ -6,6 +6,7 @@
 // World tells of each write before it is made. Costs a reference a key that is written, and a copy
 // of a container that a method changes, while recording.
 #pragma once
+#include <ATen/core/Tensor.h>
 #include <Python.h>
 
 #include <cstdint>
@@ -25,8 +26,9 @@ class Undo {
     void note_cell(PyObject* cell);
     /// What a descriptor of a member of `owner` gives.
     void note_member(PyObject* owner, PyObject* name);
-    /// The attribute `grad` of a tensor. `cleared`: it becomes None before anything is computed.
-    void note_gradient(PyObject* tensor, bool cleared = false);
+    /// The attribute `grad` of a tensor, whose value was `before`. `calls`: how many calls have been
+    /// recorded. Each of its writes is told, and may be told behind it.
+    void note_gradient(PyObject* tensor, const at::Tensor& before, std::size_t calls);
     /// A list, dict, set or deque is going to be changed by a method.
     void note_contents(PyObject* container);
     /// Something is done that cannot be taken back.
@@ -40,15 +42,18 @@ class Undo {
     /// Gives everything its value before the recording, newest write first; zeros to gradients
     /// whose memory has been given back (dropped_gradients.h).
     void take_back();
-    /// Only each `grad` that nothing has been computed for, a promise. What had been cleared before
-    /// all else is None, whichever operator failed.
-    void take_back_unfilled_gradients() const;
+    /// Only what was written to `grad`s behind the first so many calls: the next one has raised.
+    void take_back_gradients(std::size_t calls_made) const;
+    /// What `grad`s were before writes that are no values from before the recording: to be filled
+    /// before they are put back.
+    std::vector<at::Tensor> promised_gradients() const;
 
   private:
     struct Before {
         enum class Kind : std::uint8_t { Key, Cell, Member, Gradient, Contents } kind;
         Ref object, name, value;  // value: none if there was none
-        bool cleared = false;     // a gradient, before all else
+        at::Tensor promise{};     // a gradient's value instead; no Python object holds it
+        std::size_t calls = 0;    // a gradient: recorded before the write
     };
     struct PairHash {
         std::size_t operator()(const std::pair<PyObject*, PyObject*>& p) const {

@@ -151,6 +151,8 @@ class World {
     /// Which tensor of the outside this is decides something: false if it may be another one at
     /// the next call, or was made while recording.
     bool fix_tensor(PyObject* tensor);
+    /// A gradient has gone to this leaf: at the next call no hook may wait for it.
+    void refuse_hooks(PyObject* leaf);
     /// The attribute `grad` of a tensor; and before it is set.
     /// `first`: to None, and nothing has been computed yet.
     void read_gradient(PyObject* tensor);

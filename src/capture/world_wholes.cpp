@@ -319,6 +319,17 @@ bool World::fix_tensor(PyObject* tensor) {
     return true;
 }
 
+void World::refuse_hooks(PyObject* leaf) {
+    const Known* k = leaf == nullptr ? nullptr : find(leaf);
+    if (k == nullptr) return;
+    if (k->tensor >= 0)
+        guards_.tensors[static_cast<std::size_t>(k->tensor)].facts.unhooked = true;
+    else if (k->dynamic())
+        if (TensorFacts* facts =
+                guards_.nodes[static_cast<std::size_t>(k->node)].demand.tensor.get())
+            facts->unhooked = true;
+}
+
 void World::read_gradient(PyObject* tensor) {
     static PyObject* const name = PyUnicode_InternFromString("grad");
     const Known* found = find(tensor);
@@ -336,7 +347,6 @@ void World::write_gradient(PyObject* tensor, bool first) {
     const Known* k = find(tensor);
     if (k == nullptr || (!k->dynamic() && !fix_tensor(tensor)))
         throw Puzzle("a store to the gradient of a tensor");
-    undo_.note_gradient(tensor, first);
     if (!written_.insert({tensor, name}).second) return;
     written_members_.emplace_back(Ref::borrow(tensor), Ref::borrow(name));
     if (!first) return;

@@ -378,6 +378,12 @@ at::Tensor Recorder::leaf_for(const at::Tensor& met) const {
     const bool leaf = found != state_->captured_.end() && is_own_leaf(found->second);
     return leaf ? found->second : at::Tensor();
 }
+at::Tensor Recorder::met_by(const at::Tensor& promise) const {
+    const Promise* p = as_promise(promise.unsafeGetTensorImpl());
+    if (p == nullptr || p->cell()->owner != state_.get() || p->cell()->input < 0) return {};
+    const InputSource& source = state_->inputs[static_cast<std::size_t>(p->cell()->input)];
+    return source.promise.is_same(promise) ? source.captured : at::Tensor();
+}
 std::shared_ptr<SymbolicSizes> Recorder::symbols() const { return state_->symbols; }
 void Recorder::set_number_reader(NumberReader read, FloatReader unwrap) {
     state_->read_number = std::move(read);

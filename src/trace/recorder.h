@@ -177,6 +177,8 @@ class Recorder {
     /// The promise that is a leaf to autograd in the place of a tensor that was met; undefined: the
     /// tensor is one itself, or none.
     at::Tensor leaf_for(const at::Tensor& met) const;
+    /// The other way: the tensor that was met for which a promise stands; undefined: none.
+    at::Tensor met_by(const at::Tensor& promise) const;
     /// The symbolic sizes of this recording.
     std::shared_ptr<SymbolicSizes> symbols() const;
 

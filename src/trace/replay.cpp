@@ -86,14 +86,14 @@ void Replay::run(const LoggedCall& call) {
 
 std::vector<at::Tensor> Replay::run(std::span<const LoggedCall> log,
                                     std::span<const at::Tensor> wanted) {
-    for (std::size_t i = 0; i < log.size();) {
-        const LoggedCall& call = log[i];
+    for (calls_made_ = 0; calls_made_ < log.size();) {
+        const LoggedCall& call = log[calls_made_];
         if (call.function && at::GradMode::is_enabled()) {
-            call.function->apply(*this, log.subspan(i, call.calls));
-            i += call.calls;
+            call.function->apply(*this, log.subspan(calls_made_, call.calls));
+            calls_made_ += call.calls;
         } else {
             run(call);
-            ++i;
+            ++calls_made_;
         }
     }
     std::vector<at::Tensor> results;

@@ -28,6 +28,8 @@ class Replay {
     /// Carries all of them out; what stands for each of `wanted` then.
     std::vector<at::Tensor> run(std::span<const LoggedCall> log,
                                 std::span<const at::Tensor> wanted);
+    /// How many of them have been carried out.
+    std::size_t calls_made() const { return calls_made_; }
     /// The number of a symbolic integer in this call.
     std::int64_t number(const c10::SymInt& value) const;
     /// What stands for `promise`, undefined if nothing does (yet).
@@ -44,6 +46,7 @@ class Replay {
 
     SymbolValues numbers_;
     std::unordered_map<const c10::TensorImpl*, at::Tensor> values_;
+    std::size_t calls_made_ = 0;
 };
 
 }  // namespace ingot::trace

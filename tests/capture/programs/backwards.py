@@ -499,6 +499,194 @@ def operators_that_fail_beside_a_backward(w):
 
 
 @program
+def gradients_that_are_cleared_around_an_operator_that_fails(w):
+    weight, bias = nn.Parameter(w.t(3)), nn.Parameter(w.t(3))
+    table, both = w.t(8, 3), {"all": [weight, bias]}
+    optimizer = torch.optim.SGD(both["all"], lr=0.1)
+
+    def loss(x):
+        return (weight * x + bias).sin().sum()
+
+    def before_it(x, k):
+        y = x * 2
+        weight.grad = None
+        y = y + table[k]
+        loss(x).backward()
+        return y
+
+    def behind_it(x, k):
+        y = table[k]
+        weight.grad = None
+        return y * 2
+
+    def twice(x, k):
+        weight.grad = None
+        loss(x).backward()
+        both["all"][0].grad = None
+        y = table[k]
+        loss(x).backward()
+        return y
+
+    def first_and_behind_it(x, k):
+        weight.grad = None
+        loss(x).backward()
+        y = table[k]
+        both["all"][0].grad = None
+        loss(x).backward()
+        return y
+
+    def in_the_loss(x, k):
+        y = loss(x)
+        for p in both["all"]:
+            p.grad = None
+        (y + table[k].sum()).backward()
+        return y
+
+    def of_a_loss_from_before(x, k):
+        y, z = loss(x), table[k]
+        for p in both["all"]:
+            p.grad = None
+        y.backward()
+        optimizer.zero_grad()
+        return z
+
+    def kept(x, k):
+        loss(x).backward()
+        gradient = weight.grad
+        weight.grad = None
+        return gradient, table[k]
+
+    def in_three_steps(x, k):
+        bias.grad = None
+        loss(x).backward()
+        weight.grad = None
+        loss(x).backward()
+        y = table[k]
+        weight.grad = None
+        loss(x * 2).backward()
+        return y
+
+    def before_a_step(x, k):
+        weight.grad = None
+        loss(x).backward()
+        y = table[k]
+        loss(x).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return y
+
+    around = (before_it, behind_it, twice, first_and_behind_it, in_the_loss)
+    for inner in (*around, of_a_loss_from_before, kept, in_three_steps, before_a_step):
+
+        def f(x, k, inner=inner):
+            warnings.warn("noted", stacklevel=1)  # it cannot begin again
+            return inner(x, k)
+
+        f = w.compile(f)
+        weight.grad, bias.grad = None, w.t(3)
+        for k in (9, 9, 1, 9, 2, 9):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                w.call(f, w.t(3), torch.tensor([0, k]))
+            w.note(weight, weight.grad, bias, bias.grad)
+
+
+@program
+def backwards_into_inputs_of_changing_sizes(w):
+    weight = nn.Parameter(w.t(3))
+
+    def added(x):
+        (x * weight).sin().sum().backward()
+
+    def read(x):
+        x.grad = None
+        (x * weight).sin().sum().backward()
+        return x.grad * 2
+
+    def behind_a_gradient(x):
+        (g,) = torch.autograd.grad((x * weight).sin().sum(), x, create_graph=True)
+        (g.square().sum() + x.sum()).backward()
+
+    def twice(x):
+        (x * weight).sin().sum().backward()
+        (x * 2).sum().backward()
+        return x.grad.mean(), x.shape[0]
+
+    def to_it_alone(x):
+        (x * weight).sin().sum().backward(inputs=[x])
+        return x.sum()
+
+    def of_a_view(x):
+        (x.view(-1) * 2).sin().sum().backward()
+        print(end="")
+        (x * weight).sum().backward()
+        return x.grad.mean()
+
+    def stepped(x):
+        loss = (x * weight).sin().sum()
+        loss.backward()
+        with torch.no_grad():
+            x -= 0.1 * x.grad
+            x.grad = None
+        return loss.detach()
+
+    for f in (added, read, behind_a_gradient, twice, to_it_alone, of_a_view, stepped):
+        f = w.compile(f)
+        for n in (3, 4, 5, 6, 6, 2, 1, 3):
+            x = w.t(n, 3, grad=True)
+            for _ in range(2):
+                w.call(f, x)
+                w.note(x.grad, weight.grad)
+
+
+@program
+def backwards_into_inputs_with_hooks_and_changing_sizes(w):
+    def f(x):
+        (x * x).sin().sum().backward()
+
+    def to_it(x):
+        return torch.autograd.grad((x * x).sin().sum(), x)[0] * 2
+
+    for function in (f, to_it):
+        compiled = w.compile(function)
+        for n in (3, 4, 5, 6):
+            x = w.t(n, grad=True)
+            w.call(compiled, x)
+            x.register_hook(lambda g: g * 2)
+            w.call(compiled, x)
+            w.call(compiled, x * 2 if function is to_it else x)
+            w.note(x.grad)
+
+
+@program
+def hooks_that_are_added_between_backwards(w):
+    weight = nn.Parameter(w.t(3))
+
+    def f(x):
+        loss = (weight * x).sin().sum()
+        loss.backward()
+        return loss.detach()
+
+    f = w.compile(f)
+    log = []
+    for register in (
+        lambda: weight.register_hook(lambda g: g * 2),
+        lambda: weight.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.sum())),
+        lambda: weight.view_as(weight).grad_fn.next_functions[0][0].register_hook(
+            lambda *_: log.append("accumulated")
+        ),
+    ):
+        weight.grad = None
+        for _ in range(3):
+            w.call(f, w.t(3))
+        handle = register()
+        w.call(f, w.t(3))
+        handle.remove()
+        w.call(f, w.t(3))
+        w.note(weight.grad, log)
+
+
+@program
 def writes_to_expanded_results_behind_a_break(w):
     def of_a_product(x):
         t = (x * 2).expand(4, 4)
