@@ -42,6 +42,7 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     functions_.clear();
     contexts_.clear();
     recorded_.clear();
+    unfinished_.clear();
     numbers_.reset();
     specialised_at_.clear();
     holds_locks_ = false;
@@ -118,6 +119,9 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         RecipeBuilder builder([&](PyObject* o) { return graph.origin_of(o); });
         for (PyObject* root : roots) builder.add_root(root);
         world_->add_effects(builder);
+        if (end != Segment::End::Return && !unfinished_.empty())  // what is behind holds it
+            throw NoRecipe("an object with a finalizer lives at a break");
+        refuse_left_behind(builder);
         segment_->has_effects = world_->has_writes();
         segment_->recipes = builder.finish();
         refuse_fixed_marks(*recorder_->symbols(), segment_->guards, specialised_at_);

@@ -127,8 +127,11 @@ bool Recording::is_moved(Frame frame) const {
     return !moved_.empty() && std::ranges::find(moved_, frame.generator()) != moved_.end();
 }
 
-bool Recording::after(Frame, const Event& event, PyObject*) {
+bool Recording::after(Frame, const Event& event, PyObject* result) {
     forget_moved(event);
+    const bool call =
+        event.operation == Operation::call || event.operation == Operation::call_expanded;
+    if (call && !over_ && result != nullptr) note_made(result);
     return true;
 }
 

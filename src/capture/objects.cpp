@@ -111,6 +111,12 @@ bool has_generic_attributes(PyTypeObject* type) {
     return found == plain || (found != nullptr && PyFunction_Check(found));
 }
 
+PyObject* finalizer_of(PyTypeObject* type) {
+    static PyObject* const name = PyUnicode_InternFromString("__del__");
+    const bool may = type->tp_finalize != nullptr && PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE);
+    return may ? _PyType_Lookup(type, name) : nullptr;
+}
+
 bool is_python_class(PyTypeObject* type) {
     return PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) && type->tp_base != nullptr &&
            module_class() != nullptr && type->tp_dealloc == module_class()->tp_dealloc;

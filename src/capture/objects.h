@@ -33,6 +33,8 @@ bool has_python_getattribute(PyTypeObject* type);
 bool has_python_setattr(PyTypeObject* type);
 /// Whether instances are Python objects through and through: no C code of an extension.
 bool has_python_layout(PyTypeObject* type);
+/// What runs when an object of the class goes: its `__del__`; nullptr: nothing.
+PyObject* finalizer_of(PyTypeObject* type);
 /// Whether a class was made by a class statement: classes of C extensions may have state of theirs.
 bool is_python_class(PyTypeObject* type);
 /// A Python function or a method bound to one: whoever calls it, its frame is the interpreter's.

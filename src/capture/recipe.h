@@ -106,6 +106,8 @@ class RecipeBuilder {
         const std::int32_t at = add(object);
         recipes_.roots.push_back(at);
     }
+    /// Whether the recipes give this object.
+    bool has(PyObject* object) const { return made_.contains(object); }
     void effect(Make make, PyObject* target, std::vector<PyObject*> parts);
     Recipes finish();
 

@@ -194,6 +194,8 @@ Verdict Recording::enter(Frame frame, Entry entry) {
     try {
         constants_.add(frame.code(), [this](PyObject* tuple) { numbers_->specialise(tuple); });
         if (function == nullptr) return Verdict::run;
+        if (entry == Entry::called) note_finalizer(frame, function);
+        if (over_) return Verdict::hand_back;
         if (world_->find(function) == nullptr && entry == Entry::called) {
             // A special method: found by C code in the class of the first argument.
             const auto slots = frame.slots();

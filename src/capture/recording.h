@@ -168,6 +168,11 @@ class Recording final : public Observer {
         return work();
     }
     void read_class_pattern(const Event& event);
+    // Finalizers (finalizers.cpp).
+    void note_made(PyObject* object);
+    void note_finalizer(Frame frame, PyObject* function);
+    /// Throws NoRecipe if one has been left to the collector: nothing would make it at replays.
+    void refuse_left_behind(const RecipeBuilder& builder) const;
     void resolve_operator(PyObject* object, PyObject* name);
     /// An import for the first time, with what the module does when it is made.
     PyObject* import_first(const Event& event);
@@ -284,6 +289,7 @@ class Recording final : public Observer {
     std::function<PyObject*()> again_;           // without a recording from the segment's beginning
     bool begins_again_ = false;                  // the frames have been dropped for that
     bool has_finalizers_ = false;                // objects were made that do something when they go
+    std::unordered_set<PyObject*> unfinished_;   // made in this segment, and have not done it yet
     bool holds_locks_ = false;                   // one was taken in this segment
     Ref handled_;                                // the exception that was being handled
     std::unordered_set<const void*> suspended_;  // frames of generators

@@ -213,11 +213,18 @@ void World::relate(PyObject* a, PyObject* b) {
 
 // ---- writes ----
 
+/// A recording holds what it replaces: an object that does something when it goes would do it late.
+static void refuse_finalizer(PyObject* old) {
+    if (old != nullptr && finalizer_of(Py_TYPE(old)) != nullptr)
+        throw Puzzle("an object with a finalizer is replaced");
+}
+
 void World::write_dict(PyObject* dict, PyObject* key, bool deletes) {
     const Known* k = find(dict);
     if (k == nullptr || k->dirty) return;
     if (deletes) read_dict(dict, key);  // where it is absent, deleting it raises
     if (!is_plain_constant(key) && !(is_tensor(key) && fix_tensor(key))) return write_whole(dict);
+    refuse_finalizer(PyDict_GetItemWithError(dict, key));
     undo_.note_key(dict, key, deletes);
     if (!written_.insert({dict, key}).second) {
         if (PyDict_GetItemWithError(dict, key) != nullptr) return;
@@ -261,6 +268,7 @@ void World::write_attribute(PyObject* owner, PyObject* name, bool deletes) {
 
 void World::write_cell(PyObject* cell) {
     if (find(cell) == nullptr || !written_.insert({cell, nullptr}).second) return;
+    refuse_finalizer(PyCell_GET(cell));
     undo_.note_cell(cell);
     written_keys_.push_back({Ref::borrow(cell), Ref()});
 }

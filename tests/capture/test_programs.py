@@ -24,6 +24,8 @@ WRONG_UNDER_DYNAMO = {
     "modules.hooks_on_gradients_of_modules": "a hook that is added later is not seen",
     "backwards.gradients_that_are_cleared_around_an_operator_that_fails": "gradients that were set",
     "backwards.backwards_into_inputs_of_changing_sizes": "the gradient of an input is lost",
+    "finalizers.objects_that_wait_for_the_collector": "a finalizer is not run",
+    "finalizers.objects_that_go_in_the_call": "a finalizer runs late",
     "tensors.copies_between_inputs_that_overlap": "another class of an operator's error",
     "containers.sorting_and_reductions": "max of nothing raises another error",
     "containers.an_outside_deque_is_a_window": "a deque's maxlen is forgotten",
