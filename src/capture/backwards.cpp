@@ -132,7 +132,8 @@ at::Tensor Backwards::leaf_of(const at::Tensor& target, const BackwardCall& call
     }
     if ((!own || call.accumulates) && !leaf.is_leaf())
         throw Puzzle("a backward to a tensor with a history from outside");
-    if (histories.true_leaf(leaf))
+    if (own && !call.accumulates ? histories.had_hooks(leaf)
+                                 : histories.true_leaf(leaf).has_value())
         throw Puzzle("a backward into a history from outside, or with hooks");
     return leaf;
 }
@@ -207,9 +208,8 @@ void Backwards::prepare(const Walk& walk, World& world, trace::Recorder& recorde
     }
 }
 
-void Backwards::accumulate(const Walk& walk, const std::vector<at::Tensor>& gradients,
-                           World& world, const trace::Recorder& recorder,
-                           const StandIn& stand_in) {
+void Backwards::accumulate(const Walk& walk, const std::vector<at::Tensor>& gradients, World& world,
+                           const trace::Recorder& recorder, const StandIn& stand_in) {
     any_ = true;
     at::AutoGradMode mode(false);
     for (std::size_t i = 0; i < gradients.size(); ++i) {

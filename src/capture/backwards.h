@@ -46,8 +46,8 @@ class Backwards {
     struct Walk {
         std::vector<NodePtr> nodes;       // that are carried out
         std::vector<at::Tensor> targets;  // the inputs, or the leaves that were found
-        std::vector<at::Tensor> leaves;   // that accumulate: themselves, or what a target stands for
-        std::vector<at::Tensor> met;      // all leaves from outside that were found
+        std::vector<at::Tensor> leaves;  // that accumulate: themselves, or what a target stands for
+        std::vector<at::Tensor> met;     // all leaves from outside that were found
     };
     Walk walk(const BackwardCall& call, const trace::Recorder& recorder,
               const Histories& histories) const;

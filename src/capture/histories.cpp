@@ -24,6 +24,11 @@ at::Tensor& grad_of(c10::AutogradMetaInterface& meta) {
     return static_cast<torch::autograd::AutogradMeta&>(meta).grad_;
 }
 
+bool is_hooked(const c10::AutogradMetaInterface& meta) {
+    const auto& m = static_cast<const torch::autograd::AutogradMeta&>(meta);
+    return !m.hooks_.empty() || m.post_acc_grad_hooks_ != nullptr || m.retains_grad_;
+}
+
 }  // namespace
 
 std::unique_ptr<c10::AutogradMetaInterface>& autograd_meta_of(c10::TensorImpl& tensor) {
@@ -35,12 +40,11 @@ bool is_leaf(const c10::TensorImpl& tensor) {
     return trace::borrow(const_cast<c10::TensorImpl*>(&tensor)).is_leaf();
 }
 
-bool has_hooks(const at::Tensor& leaf) {
-    const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(
-        autograd_meta_of(*leaf.unsafeGetTensorImpl()).get());
+bool has_hooks(const at::Tensor& tensor) {
+    const Meta& meta = autograd_meta_of(*tensor.unsafeGetTensorImpl());
     if (meta == nullptr) return false;
-    if (!meta->hooks_.empty() || meta->post_acc_grad_hooks_ != nullptr) return true;
-    const auto node = torch::autograd::impl::try_get_grad_accumulator(leaf);
+    if (is_hooked(*meta)) return true;
+    const auto node = torch::autograd::impl::try_get_grad_accumulator(tensor);
     return node && (!node->pre_hooks().empty() || !node->post_hooks().empty());
 }
 
@@ -63,6 +67,12 @@ void Histories::restore() {
         meta = std::move(c.meta);
     }
     cuts_.clear();
+}
+
+bool Histories::had_hooks(const at::Tensor& tensor) const {
+    for (const Cut& c : cuts_)
+        if (c.tensor.is_same(tensor)) return is_hooked(*c.meta);
+    return false;
 }
 
 std::optional<bool> Histories::true_leaf(const at::Tensor& tensor) const {

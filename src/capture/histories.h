@@ -20,8 +20,8 @@ namespace ingot::capture {
 std::unique_ptr<c10::AutogradMetaInterface>& autograd_meta_of(c10::TensorImpl& tensor);
 /// Whether the tensor is a leaf to autograd.
 bool is_leaf(const c10::TensorImpl& tensor);
-/// Whether code of somebody's runs when the leaf gets a gradient.
-bool has_hooks(const at::Tensor& leaf);
+/// Whether something of somebody's is done when the tensor gets a gradient.
+bool has_hooks(const at::Tensor& tensor);
 
 class Histories {
   public:
@@ -36,6 +36,8 @@ class Histories {
     void restore();
     /// Whether a tensor that was cut is a leaf in truth; nothing if it was not cut.
     std::optional<bool> true_leaf(const at::Tensor& tensor) const;
+    /// Whether a tensor had hooks before it was cut.
+    bool had_hooks(const at::Tensor& tensor) const;
 
   private:
     struct Cut {

@@ -26,8 +26,8 @@ class Undo {
     void note_cell(PyObject* cell);
     /// What a descriptor of a member of `owner` gives.
     void note_member(PyObject* owner, PyObject* name);
-    /// The attribute `grad` of a tensor, whose value was `before`. `calls`: how many calls have been
-    /// recorded. Each of its writes is told, and may be told behind it.
+    /// The attribute `grad` of a tensor, whose value was `before`. `calls`: how many calls have
+    /// been recorded. Each of its writes is told, and may be told behind it.
     void note_gradient(PyObject* tensor, const at::Tensor& before, std::size_t calls);
     /// A list, dict, set or deque is going to be changed by a method.
     void note_contents(PyObject* container);

@@ -654,7 +654,15 @@ def backwards_into_inputs_with_hooks_and_changing_sizes(w):
             w.call(compiled, x)
             x.register_hook(lambda g: g * 2)
             w.call(compiled, x)
-            w.call(compiled, x * 2 if function is to_it else x)
+            if function is to_it:
+                y = x * 2
+                w.call(compiled, y)
+                y.retain_grad()
+                w.call(compiled, y)
+                w.note(y.grad)
+                y.register_hook(lambda g: g * 3)
+                w.call(compiled, y)
+                w.note(y.grad)
             w.note(x.grad)
 
 
@@ -672,8 +680,10 @@ def hooks_that_are_added_between_backwards(w):
     for register in (
         lambda: weight.register_hook(lambda g: g * 2),
         lambda: weight.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.sum())),
-        lambda: weight.view_as(weight).grad_fn.next_functions[0][0].register_hook(
-            lambda *_: log.append("accumulated")
+        lambda: (
+            weight.view_as(weight)
+            .grad_fn.next_functions[0][0]
+            .register_hook(lambda *_: log.append("accumulated"))
         ),
     ):
         weight.grad = None
