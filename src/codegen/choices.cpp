@@ -27,6 +27,11 @@ void write(std::ostream& out, const Decisions& d) {
         out << 'w' << d.winograd->image.images << ' ' << d.winograd->image.height << ' '
             << d.winograd->image.width << ' ' << d.winograd->image.channels << ' '
             << or_default(d.plan.n, -1) << ' ';
+    if (d.gradient)
+        out << 'g' << d.gradient->images << ' ' << d.gradient->height << ' ' << d.gradient->width
+            << ' ' << d.gradient->channels << ' ' << d.gradient->results << ' '
+            << d.gradient->point_step << ' ' << d.gradient->result_step << ' '
+            << d.gradient->tile_rows << ' ';
     for (const bool streamed : d.streamed) out << streamed;
     for (const int h : d.heights) out << ' ' << h;
 }

@@ -103,6 +103,7 @@ struct FilterSizes {
     std::int64_t images = 0, height = 0, width = 0;
     std::int64_t channels = 0, columns = 0;
     bool border = true;
+    bool gradient = false;  // of the weight, whose results are summed
 };
 
 /// Estimated time on one core in microseconds, generated and by the vendor, for fp32 with constant

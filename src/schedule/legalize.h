@@ -24,8 +24,8 @@ struct LegalizeOptions {
     /// Products on matrix units outdo the library's convolutions and their gradients by more than
     /// bringing weights into order costs.
     bool matrix_units = false;
-    /// Whether generated code does such a convolution with fewer products than there are taps. Empty:
-    /// never.
+    /// Whether generated code does such a convolution with fewer products than there are taps.
+    /// Empty: never.
     std::function<bool(const FilterSizes&)> filters;
 };
 

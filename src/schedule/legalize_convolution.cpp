@@ -143,7 +143,7 @@ void turned_weight(Rewriter& r, const Graph& old, std::vector<ValueId>& in_memor
 // Whether generated code does a convolution with results of type `result`, of points with so many
 // channels, with fewer products than there are taps.
 bool is_filtered(const LegalizeOptions& options, const Attrs& attrs, const Sizes& weight,
-                 const Sizes& padding, const Type& result, Expr channels) {
+                 const Sizes& padding, const Type& result, Expr channels, bool gradient = false) {
     const auto all = [](const auto& list, std::int64_t v) {
         return std::ranges::all_of(list, [&](const auto& e) { return Expr(e).is(v); });
     };
@@ -155,7 +155,7 @@ bool is_filtered(const LegalizeOptions& options, const Attrs& attrs, const Sizes
         return false;
     return options.filters({result.sizes[0].constant(), result.sizes[2].constant(),
                             result.sizes[3].constant(), channels.constant(),
-                            result.sizes[1].constant(), !all(padding, 0)});
+                            result.sizes[1].constant(), !all(padding, 0), gradient});
 }
 
 // The distance of two channels where the caller gives the value.
@@ -181,11 +181,11 @@ bool filtered_convolution(Rewriter& r, const Graph& old, std::vector<ValueId>& i
     if (comes_row_major(old, n.operands[0]) ||
         !is_filtered(options, n.attrs, weight, n.attrs.get<Sizes>("padding"), result, weight[1]))
         return false;
-    const Ints order = comes_channels_last(old, n.operands[1]) ? Ints{2, 3, 1, 0} : Ints{1, 2, 3, 0};
+    const Ints order =
+        comes_channels_last(old, n.operands[1]) ? Ints{2, 3, 1, 0} : Ints{1, 2, 3, 0};
     Graph& g = r.out();
     const ValueId w = copied_in_order(g, in_memory, r(n.operands[1]), order);
-    const NodeId id =
-        g.add_with_types(n.prim, {r(n.operands[0]), w}, n.attrs, {result}, n.origin);
+    const NodeId id = g.add_with_types(n.prim, {r(n.operands[0]), w}, n.attrs, {result}, n.origin);
     r.map(n.results[0], g.node(id).results[0]);
     return true;
 }
@@ -424,28 +424,44 @@ bool leaves_channels_last(const Graph& g, ValueId v) {
     });
 }
 
+// An operand whose points' channels shall be neighbours. What a graph computes mostly has them so.
+ValueId with_channels_last(Graph& g, std::vector<ValueId>& in_memory, ValueId v, bool comes_so) {
+    return comes_so ? v : copied_in_order(g, in_memory, v, {0, 2, 3, 1});
+}
+
 // A product of the gradient, turned, with the windows of the input; with its border of zeros the
 // input has them at even distances. The product gives channels innermost, the copy the order of
 // weights.
 bool gradient_of_weight(Rewriter& r, const Graph& old, const Node& n,
-                        std::vector<ValueId>& in_memory, bool matrix_units) {
+                        std::vector<ValueId>& in_memory, const LegalizeOptions& options) {
     if (!has_plain_gradient(old, n)) return false;
     const std::int64_t groups = n.attrs.get<std::int64_t>("groups");
     const Sizes weight = old.type(n.results[0]).sizes;
     const bool depthwise = is_depthwise_weight(weight, groups);
     if (groups != 1 && !depthwise) return false;
     Graph& g = r.out();
-    const ValueId grad = r(n.operands[0]);
+    ValueId grad = r(n.operands[0]);
     // Where few points are summed the library takes up to four times as long as the products do.
     // It is good at large images, and few channels make short rows.
     const Expr points = points_of(g.type(grad));
-    const bool units = matrix_units && mod(weight[1], Expr(kMatrixColumns)).is(0) &&
+    const bool units = options.matrix_units && mod(weight[1], Expr(kMatrixColumns)).is(0) &&
                        known_le(kFewRows, weight[0]) == true &&
                        suits_matrix_units(weight, old.type(n.results[0]).dtype, groups);
-    if (has_taps(weight) && !units && known_le(points, kFewPoints) != true) return false;
+    const bool filtered = is_filtered(options, n.attrs, weight, n.attrs.get<Sizes>("padding"),
+                                      old.type(n.operands[0]), weight[1], true);
+    if (has_taps(weight) && !units && !filtered && known_le(points, kFewPoints) != true)
+        return false;
     if (!depthwise && known_le(kFewChannels, weight[1]) != true) return false;
     ValueId x = r(n.operands[1]);
-    if (has_border(n.attrs)) {
+    if (filtered) {
+        const ValueId of_result = n.operands[0];
+        const bool computed = old.producer(of_result) != nullptr;
+        grad =
+            with_channels_last(g, in_memory, grad, computed || comes_channels_last(old, of_result));
+        if (has_border(n.attrs)) x = padded(g, n.attrs, x);
+        x = with_channels_last(g, in_memory, x,
+                               !has_border(n.attrs) && comes_channels_last(old, n.operands[1]));
+    } else if (has_border(n.attrs)) {
         x = padded(g, n.attrs, x);
         in_memory.push_back(x);
     }
@@ -470,13 +486,13 @@ bool gradient_of_weight(Rewriter& r, const Graph& old, const Node& n,
 
 bool legalize_convolution(Rewriter& r, const Graph& old, const Node& n,
                           std::vector<ValueId>& in_memory, const LegalizeOptions& options) {
-    const bool gpu = options.gpu, matrix_units = options.matrix_units;
+    const bool gpu = options.gpu;
     if (n.prim == Prim::ConvGradInput && gpu)
         return turned_depthwise(r, old, n, in_memory) || gathered_gradient(r, old, n, in_memory);
     if (n.prim == Prim::ConvGradInput) return gradient_of_input(r, old, n, in_memory, options);
     if (n.prim == Prim::ConvGradWeight)
         return gpu ? depthwise_gradient_in_parts(r, old, n)
-                   : gradient_of_weight(r, old, n, in_memory, matrix_units);
+                   : gradient_of_weight(r, old, n, in_memory, options);
     const bool librarys = gpu && is_reduced_float(old.type(n.operands[0]).dtype) &&
                           given_by_channels(old, n.operands[0]);
     if (is_depthwise(old, n) && !librarys) {

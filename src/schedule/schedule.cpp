@@ -259,8 +259,8 @@ std::function<bool(const Kernel&)> choose_by_cost(const VectorTarget& target) {
 }
 
 Plan schedule(const Graph& graph, const ScheduleOptions& options) {
-    Legalized legal = legalize(
-        graph, {options.cores, options.gpu, options.matrix_units, options.filters});
+    Legalized legal =
+        legalize(graph, {options.cores, options.gpu, options.matrix_units, options.filters});
     return Scheduler(legal, options).run();
 }
 

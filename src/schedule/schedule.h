@@ -24,7 +24,7 @@ struct ScheduleOptions {
     /// which are the same: they are asked to write into planned memory, for which they take a
     /// product.
     bool single_taps_as_products = false;
-    bool matrix_units = false;  // see LegalizeOptions
+    bool matrix_units = false;                        // see LegalizeOptions
     std::function<bool(const FilterSizes&)> filters;  // see there too
     /// Whether a contraction (given as a kernel without epilogue) shall be generated rather than
     /// left to the vendor's library. Empty: never.

@@ -718,6 +718,99 @@ TEST(Contraction, MinimalFilteringOfStrangeNumbers) {
     }
 }
 
+/// A weight's gradient, channels innermost; the input with its border is memory.
+struct WeightGradient {
+    std::int64_t images, height, width, channels, results;
+    Data x, grad;
+
+    WeightGradient(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t k)
+        : images(n),
+          height(h),
+          width(w),
+          channels(c),
+          results(k),
+          x(random_data(n * (h + 2) * (w + 2) * c, 1)),
+          grad(random_data(n * h * w * k, 2)) {}
+
+    void check(int parts, TargetInfo target = jit().target()) const {
+        target.cores = 2;  // shares of more would be too small
+        SCOPED_TRACE(testing::Message() << images << " of " << height << " x " << width << ", "
+                                        << channels << " to " << results);
+        Builder f;
+        const Loop lm = f.loop("m", results), ly = f.loop("y", 3), lx = f.loop("x", 3 * channels);
+        const Loop li = f.loop("i", images), lh = f.loop("h", height), lw = f.loop("w", width);
+        f.c.m = {lm};
+        f.c.n = {ly, lx};
+        f.c.k = {li, lh, lw};
+        const auto b_grad = f.buffer(), b_x = f.buffer(), out = f.buffer(true);
+        f.c.a_insts = {Builder::load(
+            b_grad, ((li.var * height + lh.var) * width + lw.var) * results + lm.var)};
+        f.c.b_insts = {Builder::load(
+            b_x, ((li.var * (height + 2) + lh.var + ly.var) * (width + 2) + lw.var) * channels +
+                     lx.var)};
+        f.c.epilogue.insts = {Builder::accumulator()};
+        f.store(out, (lm.var * 3 + ly.var) * (3 * channels) + lx.var, 0);
+        Data a = grad, b = x, found(static_cast<std::size_t>(results * 9 * channels), 99.0F);
+        const Kernel& kernel = f.finish();
+        EXPECT_EQ(decide(kernel, target).gradient.has_value(), !vector_target(target).matrix_units);
+        run(kernel, {a.data(), b.data(), found.data()}, {}, parts, target);
+        compare(found);
+    }
+
+  private:
+    void compare(const Data& found) const {
+        std::size_t at = 0;
+        for (std::int64_t k = 0; k < results; ++k)
+            for (std::int64_t tap = 0; tap < 9; ++tap)
+                for (std::int64_t c = 0; c < channels; ++c, ++at) {
+                    double sum = 0;
+                    for (std::int64_t p = 0; p < images * height * width; ++p) {
+                        const std::int64_t row = p / width, across = p % width + tap % 3;
+                        const std::int64_t down =
+                            row / height * (height + 2) + row % height + tap / 3;
+                        sum += static_cast<double>(grad[p * results + k]) *
+                               x[(down * (width + 2) + across) * channels + c];
+                    }
+                    if (std::isnan(sum))
+                        ASSERT_TRUE(std::isnan(found[at])) << at;
+                    else if (std::abs(sum) > 3.4e38)
+                        ASSERT_EQ(found[at], sum > 0 ? HUGE_VALF : -HUGE_VALF) << at;
+                    else
+                        ASSERT_NEAR(found[at], sum, 2e-5 * (1 + std::abs(sum))) << at;
+                }
+    }
+};
+
+TEST(Contraction, WeightGradientsByMinimalFiltering) {
+    TargetInfo small = jit().target();
+    small.l2_bytes = 128 << 10;  // several groups of channels and blocks of tiles
+    WeightGradient(1, 7, 8, 32, 64).check(1);
+    WeightGradient(2, 5, 7, 64, 32).check(2);
+    WeightGradient(3, 8, 6, 32, 48).check(1);
+    WeightGradient(2, 13, 150, 32, 32).check(1);  // a row of tiles is more than a block of sums
+    WeightGradient(4, 7, 7, 128, 64).check(3, small);
+    WeightGradient(2, 20, 21, 64, 96).check(3, small);
+    TargetInfo narrow = jit().target();
+    narrow.avx512f = narrow.amx_bf16 = false;
+    narrow.vector_bits = 256;
+    WeightGradient(2, 5, 7, 64, 40).check(2, narrow);
+}
+
+// Sums of infinite points, or of finite ones that are too large, are no results.
+TEST(Contraction, WeightGradientsOfStrangeNumbers) {
+    const float inf = std::numeric_limits<float>::infinity();
+    for (const float strange : {inf, -inf, std::nanf(""), 3e38F}) {
+        WeightGradient of_x(2, 6, 7, 64, 32), of_grad = of_x, of_both = of_x;
+        of_x.x[(3 * 9 + 4) * 64 + 37] = strange;
+        of_x.check(2);
+        of_grad.grad[(7 * 7 + 5) * 32 + 9] = strange;
+        of_grad.check(2);
+        of_both.x[(1 * 9 + 1) * 64 + 3] = strange;
+        of_both.grad[0 * 32 + 30] = 0;
+        of_both.check(1);
+    }
+}
+
 /// Results that go past the caches, in full vectors and in rests, at lines' starts and elsewhere.
 TEST(Contraction, ResultsPastTheCaches) {
     TargetInfo target = jit().target();

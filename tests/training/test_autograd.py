@@ -445,6 +445,34 @@ def test_convolutions_of_one_tap(channels_last, points):
                    run(wide, wide, double(x)))  # fmt: skip
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(
+    ("images", "channels", "height", "width", "padding"),
+    [(4, 64, 28, 28, 1), (2, 32, 41, 37, 1), (3, 64, 23, 30, 0), (4, 256, 7, 7, 1)],
+)
+def test_weights_of_three_by_three_taps(channels_last, images, channels, height, width, padding):
+    # Found with fewer products than there are taps where that is faster.
+    torch.manual_seed(0)
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(channels, 64, 3, padding=padding), torch.nn.ReLU(),
+        torch.nn.Conv2d(64, channels, 3, padding=padding), torch.nn.Tanh(),
+    ).to(memory_format=order)  # fmt: skip
+    x = torch.randn(images, channels, height, width).to(memory_format=order).requires_grad_()
+
+    def run(model, function, x):
+        inputs = [x, *model.parameters()]
+        return torch.autograd.grad(function(x).square().sum(), inputs)
+
+    wide = double(model)
+    got, want = run(model, compile_all(model), x), run(model, model, x)
+    exact = run(wide, wide, double(x))
+    assert_as_good(got, want, exact)
+    for ours, theirs, right in zip(got, want, exact, strict=True):
+        assert (ours - right).abs().mean() <= 2 * (theirs - right).abs().mean() + 1e-7
+        assert ours.stride() == theirs.stride()
+
+
 class Block(torch.nn.Module):
     """Modules with several parameters, and one parameter that is used twice."""
 

@@ -279,6 +279,13 @@ llvm::Function* ContractionEmitter::main_function() {
                       rows.end =
                           b_.CreateSelect(is_last, m, first_row(b_.CreateAdd(block_index, i64(1))));
                   }
+                  if (d_.gradient) {
+                      // Neighbours have the same channels of points.
+                      Value* channels = b_.CreateUDiv(item, blocks);
+                      gradient_item(channels, b_.CreateURem(item, blocks),
+                                    b_.CreateICmpNE(channels, carried[0]));
+                      return std::vector<Value*>{channels};
+                  }
                   Value* is_fresh = b_.CreateICmpNE(block, carried[0]);
                   if_then(is_fresh, [&] {
                       if (d_.image) return prepare_image(rows);
@@ -287,7 +294,7 @@ llvm::Function* ContractionEmitter::main_function() {
                   });
                   d_.winograd                 ? filter_tiles(batch, rows, group)
                   : d_.plan.by_matrix_units() ? matrix_tiles(batch, rows, group)
-                                            : tiles(batch, rows.start, rows.end, group, is_fresh);
+                                              : tiles(batch, rows.start, rows.end, group, is_fresh);
                   return std::vector<Value*>{block};
               });
     if (d_.plan.by_matrix_units()) b_.CreateIntrinsic(llvm::Intrinsic::x86_tilerelease, {}, {});
@@ -299,11 +306,14 @@ llvm::Function* ContractionEmitter::main_function() {
 }
 
 KernelCode ContractionEmitter::emit() {
-    fill_a_ = d_.image ? image_table_function()
-              : d_.plan.a.form == OperandForm::Runs
-                  ? table_function("_rows", d_.plan.a, c_.a_insts, d_.rows, d_.plan.m)
-                  : compute_a();
-    if (d_.plan.b.form == OperandForm::Runs)
+    if (d_.gradient)
+        gradient_tables();
+    else
+        fill_a_ = d_.image ? image_table_function()
+                  : d_.plan.a.form == OperandForm::Runs
+                      ? table_function("_rows", d_.plan.a, c_.a_insts, d_.rows, d_.plan.m)
+                      : compute_a();
+    if (d_.plan.b.form == OperandForm::Runs && !d_.gradient)
         fill_b_ = table_function("_columns", d_.plan.b, c_.b_insts, c_.n, d_.plan.n);
     if (d_.b_by_points) fill_points_ = point_table_function();
     if (d_.winograd) fill_points_ = tile_points_function();

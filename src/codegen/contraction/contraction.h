@@ -23,9 +23,10 @@ namespace ingot::codegen {
 /// The part of a target's description that tile sizes depend on.
 VectorTarget vector_target(const TargetInfo& target);
 
-/// Whether the target does such convolutions by minimal filtering (winograd.h), taps that lie at even
-/// distances being read where they are; and whether it does this one.
+/// Whether the target does such convolutions by minimal filtering (winograd.h), taps that lie at
+/// even distances being read where they are; and whether it does this one.
 bool filters(const FilterSizes& sizes, const TargetInfo& target);
+bool filters_gradient(const FilterSizes& sizes, const TargetInfo& target);
 bool filters(const Kernel& kernel, const TargetInfo& target);
 
 /// Appends the kernel's code to `module`, its entry point named after `symbol_prefix`. Throws

@@ -155,9 +155,21 @@ void decide_winograd(Decisions& d) {
     d.blocks = Expr(w.blocks());
 }
 
+/// Blocks are groups of rows; an item has all taps of a group of channels.
+void decide_gradient(Decisions& d) {
+    const WinogradGradient& w = *d.gradient;
+    d.heights = {w.height_of_tile};
+    d.block_rows = w.item_results;
+    d.pack_a = true;  // brought into its form
+    d.group = static_cast<int>(kWinogradTaps * w.item_channels / d.plan.tile.columns());
+    d.blocks = Expr(w.result_groups());
+}
+
 void decide_vectors(Decisions& d, const Contraction& c, const TargetInfo& target) {
     d.winograd = choose_winograd(c, d.plan, target);
     if (d.winograd) return decide_winograd(d);
+    d.gradient = choose_winograd_gradient(c, d.plan, target);
+    if (d.gradient) return decide_gradient(d);
     const int size = bytes(d.dtype);
     d.heights = choose_heights(d.plan.m, d.plan.tile.rows);
     const int rows = d.heights[0];
@@ -356,7 +368,8 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.scratch.table =
         place(d.image      ? Expr(d.image->points() * 8)
               : d.winograd ? max(Expr(4 * d.winograd->points()), plan->a.segments) * Expr(8)
-                      : (computed ? Expr(1) : plan->a.segments) * Expr(table_rows * 8));
+              : d.gradient ? Expr(4 * d.gradient->points() * 8)
+                           : (computed ? Expr(1) : plan->a.segments) * Expr(table_rows * 8));
     // One for a panel that is brought into order, and those of a group that are not.
     const std::int64_t b_tables = d.b_by_rows ? 1 + d.group : 1;
     d.scratch.b_table = place(plan->b.form == OperandForm::Runs
@@ -369,9 +382,11 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.batch_shift = find_batch_shift(d, c);
     const Expr shifted = d.batch_shift ? *d.batch_shift * (plan->batch - Expr(1)) : Expr(0);
     // Never empty: the packer knows zeros by their address.
+    const std::int64_t zeros =
+        d.gradient ? std::max(d.gradient->item_channels, d.gradient->item_results) : 1;
     d.scratch.zero = place(
-        shifted + max(Expr(1), max(computed ? Expr(0) : plan->a.run,
-                                   plan->b.form == OperandForm::Runs ? plan->b.run : Expr(0))) *
+        shifted + max(Expr(zeros), max(computed ? Expr(0) : plan->a.run,
+                                       plan->b.form == OperandForm::Runs ? plan->b.run : Expr(0))) *
                       Expr(size));
     const bool turned = plan->by_matrix_units() && !d.matrix_runs && !d.a_side_by_side;
     d.scratch.a_rows =
@@ -380,20 +395,30 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
     d.scratch.a_packed =
         place(d.image                   ? d.matrix_k() * Expr(kMatrixRows * d.matrix_bytes())
               : plan->by_matrix_units() ? d.matrix_k() * Expr(d.most_rows * d.matrix_bytes())
-              : d.pack_a                ? k_units * Expr(d.most_rows * size)
+              : d.pack_a && !d.gradient ? k_units * Expr(d.most_rows * size)
                                         : Expr(0));
     const int ordered_panels = d.b_as_it_lies() ? 1 : d.group;
-    d.scratch.panel =
-        place(plan->b.form == OperandForm::Panels
-                  ? Expr(0)
-                  : k_units * Expr(std::int64_t{plan->tile.columns()} * ordered_panels * size));
+    d.scratch.panel = place(
+        plan->b.form == OperandForm::Panels ? Expr(0)
+        : d.gradient ? Expr(kWinogradTaps * d.block_rows * plan->tile.columns() * size)
+                     : k_units * Expr(std::int64_t{plan->tile.columns()} * ordered_panels * size));
     const bool units = plan->by_matrix_units();
     d.scratch.b_part = place(Expr(units ? d.block_k * kMatrixColumns * d.matrix_bytes() : 0));
     d.scratch.room = place(Expr(plan->split() ? kMatrixRows * kMatrixColumns * size : 0));
     d.scratch.tile_shapes = place(Expr(units ? kTileShapeBytes : 0));
     const std::int64_t noted = d.most_rows / (kMatrixRows / 2) + d.group;
     d.scratch.extremes = place(Expr(plan->split() ? noted * std::int64_t{sizeof(Extremes)} : 0));
-    const auto floats = [&](std::int64_t count) { return place(Expr(d.winograd ? count * size : 0)); };
+    if (d.gradient) {
+        const WinogradGradient& w = *d.gradient;
+        d.scratch.winograd_input = place(Expr(kWinogradPlanes * w.point_plane() * size));
+        d.scratch.winograd_results = place(Expr(kWinogradPlanes * w.result_plane() * size));
+        d.scratch.winograd_sums = place(Expr(kWinogradPlanes * w.sum_plane() * size));
+        d.scratch.total = end;
+        return d;
+    }
+    const auto floats = [&](std::int64_t count) {
+        return place(Expr(d.winograd ? count * size : 0));
+    };
     const Winograd w = d.winograd.value_or(Winograd{.height = 1});
     d.scratch.winograd_table = place(Expr(d.winograd ? w.tiles() * 8 : 0));
     d.scratch.winograd_input = floats(kWinogradPlanes * w.plane());

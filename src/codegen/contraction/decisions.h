@@ -7,6 +7,7 @@
 
 #include "codegen/contraction/image_rows.h"
 #include "codegen/contraction/winograd.h"
+#include "codegen/contraction/winograd_gradient.h"
 #include "codegen/llvm/target.h"
 #include "schedule/contraction_model.h"
 #include "schedule/nest.h"
@@ -48,7 +49,8 @@ struct Decisions {
     bool b_by_points = false;
     bool b_in_place = false;         // B's columns are read where they lie, but for the last panel
     std::optional<ImageRows> image;  // there, split: A's points serve all taps
-    std::optional<Winograd> winograd;  // by vectors: four results at a time
+    std::optional<Winograd> winograd;          // by vectors: four results at a time
+    std::optional<WinogradGradient> gradient;  // the same of weights' gradients
     Scratch scratch;
     Expr groups, blocks;
     /// The rows of all batches lie alike, this many bytes apart: one table serves a block of rows

@@ -145,6 +145,21 @@ class ContractionEmitter {
     llvm::Value* rough_flag(const RowBlock& block, llvm::Value* row);
     void filter_tiles(llvm::Value* batch, const RowBlock& block, llvm::Value* panel_index);
     void plain_row(llvm::Value* batch, llvm::Value* first, llvm::Value* right, llvm::Value* out);
+    // Weights' gradients by minimal filtering.
+    TileShape gradient_shape() const;
+    struct TableShape {
+        const OperandPlan* operand;
+        const std::vector<Loop>* channels;
+        std::int64_t rows, points;   // of the table
+        std::int64_t height, width;  // of what lies in memory
+    };
+    void bind_point(llvm::Value* image, llvm::Value* down, llvm::Value* across);
+    llvm::Function* gradient_table(const char* name, const TableShape& table);
+    void gradient_tables();
+    void form_tiles(const RowBlock& block, llvm::Value* first, bool points);
+    void multiply_planes(const RowBlock& block, llvm::Value* add);
+    void plain_taps(llvm::Value* first_row, llvm::Value* first_column, llvm::Value* out);
+    void gradient_item(llvm::Value* group, llvm::Value* rows, llvm::Value* is_fresh);
     /// The taps of a tile of which some row lies inside the image.
     struct Taps {
         llvm::Value *first, *count;

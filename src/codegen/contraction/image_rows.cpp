@@ -43,9 +43,9 @@ bool constant_extents(const std::vector<Loop>& loops) {
 std::optional<ImageRows> find_image(const Contraction& c, const ContractionPlan& plan,
                                     std::int64_t channels) {
     const OperandPlan& a = plan.a;
-    if (a.form != OperandForm::Runs || !a.step.is(1) || !c.batch.empty() ||
-        c.m.size() < 2 || a.inner == 0 || a.inner > 2 || !constant_extents(c.m) ||
-        !constant_extents(c.k) || !mod(a.run, Expr(channels)).is(0))
+    if (a.form != OperandForm::Runs || !a.step.is(1) || !c.batch.empty() || c.m.size() < 2 ||
+        a.inner == 0 || a.inner > 2 || !constant_extents(c.m) || !constant_extents(c.k) ||
+        !mod(a.run, Expr(channels)).is(0))
         return std::nullopt;
     const auto indices = indices_of(c.a_insts);
     if (!indices) return std::nullopt;

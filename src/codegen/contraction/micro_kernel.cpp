@@ -316,6 +316,39 @@ llvm::Function* packed_kernel(llvm::Module& module, const TileShape& shape, std:
     return f;
 }
 
+llvm::Function* turned_kernel(llvm::Module& module, const TileShape& shape) {
+    llvm::IRBuilder<> b(module.getContext());
+    auto* ptr = b.getPtrTy();
+    auto* i64 = b.getInt64Ty();
+    auto [f, is_new] = shared_function(module, tile_name("turned", shape, kRuntimeStride),
+                                       {ptr, i64, i64, ptr, i64, ptr, i64, b.getInt1Ty()});
+    if (!is_new) return f;
+    b.SetInsertPoint(&f->getEntryBlock());
+    Tile tile(b, shape, kRuntimeStride, f->getArg(4), nullptr);
+    Value *a = f->getArg(0), *distance = f->getArg(1), *count = f->getArg(2);
+    Values cursor;
+    tile.push(cursor, {f->getArg(3), nullptr});
+    Value* replace = b.CreateNot(f->getArg(7));
+    emit_loop(b, "block", b.getInt64(0), count, b.getInt64(shape.sum_block), cursor,
+              [&](Value* start, Values carried) {
+                  Value* length = shorter(b, shape, b.CreateSub(count, start));
+                  auto address = [&](Value* k, int u, int row) {
+                      Value* at = b.CreateAdd(k, b.getInt64(static_cast<std::uint64_t>(u)));
+                      at = b.CreateGEP(shape.element, a, b.CreateMul(at, distance));
+                      return b.CreateConstGEP1_64(shape.element, at,
+                                                  static_cast<std::uint64_t>(row));
+                  };
+                  auto [sum, behind] =
+                      tile.over_k(tile.initial(), start, length, tile.pop(carried), address);
+                  Value* first = b.CreateAnd(replace, b.CreateICmpEQ(start, b.getInt64(0)));
+                  tile.flush(sum, f->getArg(5), f->getArg(6), first);
+                  tile.push(carried, behind);
+                  return carried;
+              });
+    b.CreateRetVoid();
+    return f;
+}
+
 llvm::Function* rows_kernel(llvm::Module& module, const TileShape& shape, std::int64_t ldb) {
     llvm::IRBuilder<> b(module.getContext());
     auto* ptr = b.getPtrTy();

@@ -63,6 +63,11 @@ llvm::Function* packed_kernel(llvm::Module& module, const TileShape& tile, std::
 /// B goes on from segment to segment. A is read where it lies: a convolution without im2col.
 llvm::Function* rows_kernel(llvm::Module& module, const TileShape& tile, std::int64_t ldb);
 
+/// void f(ptr a, i64 lda, i64 k, ptr b, i64 ldb, ptr c, i64 ldc, i1 add)
+/// a: [k] rows of A's elements, those of the tile's rows side by side, `lda` apart. The rest is as
+/// packed_kernel's. k is at least 1.
+llvm::Function* turned_kernel(llvm::Module& module, const TileShape& tile);
+
 /// void f(ptr table, i64 segments, i64 k, i64 step, i64 rows, ptr out, ptr zero)
 /// Packs [segments][rows] pointers to k elements each, `step` apart, into packed_kernel's order:
 /// out[segments * k][rows]. The pointer `zero` stands for k times the element there.

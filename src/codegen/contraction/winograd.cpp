@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "codegen/contraction/contraction.h"
+#include "codegen/contraction/winograd_gradient.h"
 
 namespace ingot::codegen {
 namespace {
@@ -14,8 +15,8 @@ namespace {
 /// elements of that tile and channel: as many as stores and loads of vectors take the time of.
 /// Measured on Zen 4, which stores a vector in the time of two multiply-adds.
 constexpr double kInput = 8;     // by tile and channel, for all columns
-constexpr double kWeights = 5;  // tiles that one more panel of the right side is as dear as
-constexpr double kOrdering = 9;   // and to bring it into a panel first
+constexpr double kWeights = 5;   // tiles that one more panel of the right side is as dear as
+constexpr double kOrdering = 9;  // and to bring it into a panel first
 constexpr double kOutput = 28;   // by tile and column, for all channels
 constexpr double kRow = 0.8;     // what each register tile costs besides, in rows
 
@@ -56,8 +57,8 @@ std::optional<Winograd> divide(const FilterSizes& sizes, const TilePlan& tile, b
         const std::int64_t count = (tiles + tile.rows - 1) / tile.rows;
         w.height = static_cast<int>((tiles + count - 1) / count);
         if (w.height < tile.rows) w.height += w.height % 2;
-        const std::int64_t bytes = kWinogradPlanes * 4 *
-                                   (w.plane() + w.tap_plane(columns) + w.sum_plane(columns));
+        const std::int64_t bytes =
+            kWinogradPlanes * 4 * (w.plane() + w.tap_plane(columns) + w.sum_plane(columns));
         if (best && bytes > room) break;
         const std::int64_t items = w.blocks() * panels;
         const std::int64_t turns = (items + cores - 1) / cores;
@@ -87,8 +88,8 @@ namespace {
 /// Where B's elements are affine in taps, channels and columns.
 std::optional<TapsInPlace> find_taps(const Contraction& c, const ContractionPlan& plan) {
     const Inst& load = c.b_insts.back();
-    const bool bound = std::ranges::any_of(
-        c.b_insts, [](const Inst& i) { return i.kind == InstKind::Bind; });
+    const bool bound =
+        std::ranges::any_of(c.b_insts, [](const Inst& i) { return i.kind == InstKind::Bind; });
     if (plan.b.form == OperandForm::Panels || load.kind != InstKind::Load || load.mask != kNone ||
         bound || load.dtype != DType::F32 || c.k.size() != 3 || c.n.size() != 1 ||
         plan.n.constant() % plan.tile.columns() != 0)
@@ -110,8 +111,7 @@ std::optional<TapsInPlace> find_taps(const Contraction& c, const ContractionPlan
 
 std::optional<Winograd> choose_winograd(const Contraction& c, const ContractionPlan& plan,
                                         const TargetInfo& target) {
-    if (plan.by_matrix_units() || plan.pairs || c.accumulate != DType::F32 ||
-        !plan.n.is_constant())
+    if (plan.by_matrix_units() || plan.pairs || c.accumulate != DType::F32 || !plan.n.is_constant())
         return std::nullopt;
     if (c.k.size() != 3 || !c.k[2].extent.is_constant() || plan.a.inner > 2) return std::nullopt;
     // Without a border the taps beside one another may be one run with the channels.
@@ -120,7 +120,7 @@ std::optional<Winograd> choose_winograd(const Contraction& c, const ContractionP
     by_points.a.run = c.k[2].extent;
     const auto image = find_image(c, by_points, plan.tile.lanes);
     if (!image || image->taps_across != 3 || image->taps_down != 3) return std::nullopt;
-    const FilterSizes sizes{image->images,   image->height,       image->width,
+    const FilterSizes sizes{image->images,   image->height,     image->width,
                             image->channels, plan.n.constant(), plan.a.mask != kNone};
     const auto taps = find_taps(c, plan);
     auto found = divide(sizes, plan.tile, taps || plan.b.form == OperandForm::Panels, target);
@@ -129,6 +129,7 @@ std::optional<Winograd> choose_winograd(const Contraction& c, const ContractionP
 }
 
 bool filters(const FilterSizes& sizes, const TargetInfo& target) {
+    if (sizes.gradient) return filters_gradient(sizes, target);
     const VectorTarget vectors = vector_target(target);
     const TilePlan tile = plan_tile(Expr(sizes.columns), DType::F32, vectors);
     return !vectors.matrix_units && divide(sizes, tile, true, target).has_value();
@@ -136,7 +137,8 @@ bool filters(const FilterSizes& sizes, const TargetInfo& target) {
 
 bool filters(const Kernel& kernel, const TargetInfo& target) {
     const auto plan = plan_contraction(kernel, vector_target(target));
-    return plan && choose_winograd(*kernel.contraction, *plan, target).has_value();
+    return plan && (choose_winograd(*kernel.contraction, *plan, target) ||
+                    choose_winograd_gradient(*kernel.contraction, *plan, target));
 }
 
 }  // namespace ingot::codegen

@@ -28,9 +28,12 @@ inline constexpr std::int64_t kWinogradPlanes = 16, kWinogradTaps = 9;
 
 /// Taps of so many channels, for a panel of 32 columns, take a quarter of a megabyte in all planes.
 inline constexpr std::int64_t kWinogradChannels = 128;
+/// Elements from one plane to the next one. The same place of all planes is used together: they
+/// begin in different sets of the caches.
+constexpr std::int64_t odd_lines(std::int64_t floats) { return 16 * (((floats + 15) / 16) | 1); }
 
-/// Taps that are read where they lie, at even distances, in elements. A row's columns are neighbours,
-/// or nine taps of each column are.
+/// Taps that are read where they lie, at even distances, in elements. A row's columns are
+/// neighbours, or nine taps of each column are.
 struct TapsInPlace {
     std::int64_t channel = 0, tap = 0;
     bool interleaved = false;
@@ -39,8 +42,8 @@ struct TapsInPlace {
 
 struct Winograd {
     ImageRows image;
-    std::int64_t tile_rows = 0;  // rows of tiles of a block, of one image or of several
-    int height = 0;              // of a register tile, in tiles
+    std::int64_t tile_rows = 0;       // rows of tiles of a block, of one image or of several
+    int height = 0;                   // of a register tile, in tiles
     std::optional<TapsInPlace> taps;  // else brought into a panel first
 
     /// Tiles beside and below one another in an image; the last may reach over the border.
@@ -49,9 +52,7 @@ struct Winograd {
     std::int64_t all_tile_rows() const { return image.images * down(); }
     std::int64_t blocks() const { return (all_tile_rows() + tile_rows - 1) / tile_rows; }
     /// Of a block, as rows of the products' left sides: whole register tiles.
-    std::int64_t tiles() const {
-        return (tile_rows * across() + height - 1) / height * height;
-    }
+    std::int64_t tiles() const { return (tile_rows * across() + height - 1) / height * height; }
     /// Points that a row of tiles reads, beside one another; four times as many in all.
     std::int64_t points() const { return 2 * across() + 2; }
     /// From one tile's channels to the next one's, in elements. No power of two: rows of a register
@@ -65,10 +66,6 @@ struct Winograd {
     /// So many channels' taps are in use together.
     std::int64_t channels_at_a_time() const { return std::min(image.channels, kWinogradChannels); }
     std::int64_t sum_plane(std::int64_t columns) const { return odd_lines(tiles() * columns); }
-
-  private:
-    /// The same place of all planes is used together: they begin in different sets of the caches.
-    static std::int64_t odd_lines(std::int64_t floats) { return 16 * (((floats + 15) / 16) | 1); }
 };
 
 /// The form, where it takes less than plain products.

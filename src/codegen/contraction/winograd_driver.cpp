@@ -4,8 +4,9 @@
 // A block is some rows of tiles. Its points are brought into their form when it begins; then each
 // panel of the right side brings its taps into theirs, which lie in the second cache, and passes
 // over the block plane by plane. Where a row's results are not all finite it is computed again by
-// plain products (sums of infinite points, or of finite ones that are too large, are no results), and
-// so where a point is so much larger than others that what it adds to theirs, and should cancel, does not.
+// plain products (sums of infinite points, or of finite ones that are too large, are no results),
+// and so where a point is so much larger than others that what it adds to theirs, and should
+// cancel, does not.
 #include "codegen/contraction/emitter.h"
 #include "codegen/contraction/ir_loop.h"
 #include "codegen/contraction/winograd_kernel.h"
@@ -26,8 +27,8 @@ TileShape ContractionEmitter::winograd_shape() const {
 /// reads, four rows; zeros outside of the image and of what its results read.
 llvm::Function* ContractionEmitter::tile_points_function() {
     auto* ptr = b_.getPtrTy();
-    llvm::Function* f = begin_function(prefix_ + "_points",
-                                       {ptr, ptr, ptr, b_.getInt64Ty(), ptr, ptr}, false);
+    llvm::Function* f =
+        begin_function(prefix_ + "_points", {ptr, ptr, ptr, b_.getInt64Ty(), ptr, ptr}, false);
     buffers_.error = error_argument_ = f->getArg(2);
     const Winograd& w = *d_.winograd;
     bind_loops(b_, first_of_tiles(f->getArg(3)), c_.m, symbols_);
@@ -116,13 +117,13 @@ void ContractionEmitter::filter_tiles(Value* batch, const RowBlock& block, Value
         return panel(batch, panel_index, first_column, count, bytes_at(scratch_, d_.scratch.panel))
             .address;
     };
-    Value* from = w.taps ? at(element_, first_of_b(batch),
-                              b_.CreateMul(first_column, i64(w.taps->column())))
-                         : ordered();
-    const TapsInPlace taps = w.taps.value_or(
-        TapsInPlace{.channel = columns(), .tap = w.image.channels * columns()});
-    llvm::Function* form = taps.interleaved ? winograd_interleaved(module_, tile)
-                                            : winograd_weights(module_, tile);
+    Value* from =
+        w.taps ? at(element_, first_of_b(batch), b_.CreateMul(first_column, i64(w.taps->column())))
+               : ordered();
+    const TapsInPlace taps =
+        w.taps.value_or(TapsInPlace{.channel = columns(), .tap = w.image.channels * columns()});
+    llvm::Function* form =
+        taps.interleaved ? winograd_interleaved(module_, tile) : winograd_weights(module_, tile);
 
     Value* tiles = b_.CreateMul(b_.CreateSub(block.end, block.start), i64(w.across()));
     Value* tap_plane = i64(w.tap_plane(columns()));
@@ -132,7 +133,8 @@ void ContractionEmitter::filter_tiles(Value* batch, const RowBlock& block, Value
         Value* length = select_min(b_.CreateSub(i64(w.image.channels), first_channel),
                                    i64(w.channels_at_a_time()));
         Value* of_part = at(element_, from, b_.CreateMul(first_channel, i64(taps.channel)));
-        b_.CreateCall(form, {of_part, length, i64(taps.channel), i64(taps.tap), weights, tap_plane});
+        b_.CreateCall(form,
+                      {of_part, length, i64(taps.channel), i64(taps.tap), weights, tap_plane});
         Value* add = b_.CreateICmpNE(first_channel, i64(0));
         emit_loop(b_, "plane", i64(0), i64(kWinogradPlanes), [&](Value* n) {
             Value* shift = b_.CreateAdd(b_.CreateMul(n, i64(w.plane())), first_channel);
@@ -141,8 +143,8 @@ void ContractionEmitter::filter_tiles(Value* batch, const RowBlock& block, Value
             Value* plane_sums = at(element_, sums, b_.CreateMul(n, i64(sum_plane)));
             emit_loop(b_, "tiles", i64(0), tiles, i64(w.height), {},
                       [&](Value* first, const std::vector<Value*>&) {
-                          Value* table = at(
-                              b_.getPtrTy(), bytes_at(scratch_, d_.scratch.winograd_table), first);
+                          Value* table = at(b_.getPtrTy(),
+                                            bytes_at(scratch_, d_.scratch.winograd_table), first);
                           Value* c = at(element_, plane_sums, b_.CreateMul(first, i64(columns())));
                           b_.CreateCall(kernel, {table, i64(1), length, of_plane, i64(columns()), c,
                                                  i64(columns()), add, shift, c, i64(0)});
@@ -178,15 +180,14 @@ void ContractionEmitter::filter_tiles(Value* batch, const RowBlock& block, Value
 /// The sums of an image's row from result `first` on, by plain products.
 void ContractionEmitter::plain_row(Value* batch, Value* first, Value* right, Value* out) {
     Value* table = bytes_at(scratch_, d_.scratch.table);
-    llvm::Function* kernel =
-        rows_kernel(module_, shape(1, d_.plan.tile.vectors), columns());
+    llvm::Function* kernel = rows_kernel(module_, shape(1, d_.plan.tile.vectors), columns());
     emit_loop(b_, "plain", i64(0), i64(d_.winograd->image.width), [&](Value* n) {
-        call(fill_a_, {batch, b_.CreateAdd(first, n), i64(1), table,
-                       bytes_at(scratch_, d_.scratch.zero)});
+        call(fill_a_,
+             {batch, b_.CreateAdd(first, n), i64(1), table, bytes_at(scratch_, d_.scratch.zero)});
         Value* c = at(element_, out, b_.CreateMul(n, i64(columns())));
-        b_.CreateCall(kernel, {table, expr(d_.plan.a.segments), expr(d_.plan.a.run), right,
-                               i64(columns()), c, i64(columns()), b_.getFalse(), i64(0),
-                               right, i64(0)});
+        b_.CreateCall(
+            kernel, {table, expr(d_.plan.a.segments), expr(d_.plan.a.run), right, i64(columns()), c,
+                     i64(columns()), b_.getFalse(), i64(0), right, i64(0)});
     });
 }
 

@@ -71,8 +71,7 @@ Grid<2, 2> largest_of_windows(Builder& b, const Grid<4, 4>& points) {
     };
     Grid<4, 4> sizes;
     for (std::size_t n = 0; n < 16; ++n)
-        sizes[n / 4][n % 4] =
-            b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, points[n / 4][n % 4]);
+        sizes[n / 4][n % 4] = b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, points[n / 4][n % 4]);
     return both_ways<2, 4>(sizes, three);
 }
 
@@ -98,9 +97,8 @@ llvm::Function* winograd_input(llvm::Module& module, const TileShape& tile) {
     Builder b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] =
-        shared_function(module, name_of("input", tile), {ptr, i64, i64, i64, ptr, i64, i64},
-                        b.getInt1Ty());
+    auto [f, is_new] = shared_function(module, name_of("input", tile),
+                                       {ptr, i64, i64, i64, ptr, i64, i64}, b.getInt1Ty());
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     const Vectors v(b, tile);
@@ -145,8 +143,8 @@ llvm::Function* winograd_input(llvm::Module& module, const TileShape& tile) {
                                     llvm::ConstantFP::get(v.element, kWinogradContrast));
         return std::vector<Value*>{b.CreateOr(rough[0], b.CreateFCmpUGT(most, limit))};
     };
-    b.CreateRet(emit_loop(b, "tile", v.number(0), f->getArg(2), v.number(1), {b.getFalse()},
-                          each_tile)[0]);
+    b.CreateRet(
+        emit_loop(b, "tile", v.number(0), f->getArg(2), v.number(1), {b.getFalse()}, each_tile)[0]);
     return f;
 }
 
@@ -161,8 +159,7 @@ llvm::Function* weights_function(llvm::Module& module, const char* name, const T
     Builder b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] =
-        shared_function(module, name_of(name, tile), {ptr, i64, i64, i64, ptr, i64});
+    auto [f, is_new] = shared_function(module, name_of(name, tile), {ptr, i64, i64, i64, ptr, i64});
     if (!is_new) return f;
     llvm::Function* made = f;
     b.SetInsertPoint(&f->getEntryBlock());
@@ -192,8 +189,8 @@ llvm::Function* winograd_weights(llvm::Module& module, const TileShape& tile) {
         module, "weights", tile,
         [](Builder& b, const Vectors& v, llvm::Function* f, Value* c, std::int64_t column) {
             Grid<3, 3> g;
-            Value* from = v.at(f->getArg(0), b.CreateAdd(b.CreateMul(c, f->getArg(2)),
-                                                         v.number(column)));
+            Value* from =
+                v.at(f->getArg(0), b.CreateAdd(b.CreateMul(c, f->getArg(2)), v.number(column)));
             for (std::size_t tap = 0; tap < 9; ++tap) {
                 g[tap / 3][tap % 3] = v.load(from);
                 from = v.at(from, f->getArg(3));
@@ -210,7 +207,8 @@ llvm::Function* winograd_interleaved(llvm::Module& module, const TileShape& tile
             Value* forward = b.CreateICmpSGT(f->getArg(3), v.number(0));
             Value* base = v.at(f->getArg(0), b.CreateSelect(forward, v.number(0), v.number(-8)));
             base = v.at(base, b.CreateAdd(b.CreateMul(c, f->getArg(2)), v.number(9 * column)));
-            auto* all = llvm::FixedVectorType::get(tile.element, static_cast<unsigned>(9 * tile.lanes));
+            auto* all =
+                llvm::FixedVectorType::get(tile.element, static_cast<unsigned>(9 * tile.lanes));
             Value* loaded = b.CreateAlignedLoad(all, base, v.align);
             std::array<Value*, 9> taps;
             for (int tap = 0; tap < 9; ++tap) {
@@ -229,8 +227,8 @@ llvm::Function* winograd_output(llvm::Module& module, const TileShape& tile) {
     Builder b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, name_of("output", tile), {ptr, i64, i64, ptr, i64},
-                                       b.getInt1Ty());
+    auto [f, is_new] =
+        shared_function(module, name_of("output", tile), {ptr, i64, i64, ptr, i64}, b.getInt1Ty());
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     const Vectors v(b, tile);
@@ -242,8 +240,9 @@ llvm::Function* winograd_output(llvm::Module& module, const TileShape& tile) {
         [&](Value* t, std::vector<Value*> carried) {
             for (int n = 0; n < tile.vectors; ++n) {
                 const std::int64_t column = std::int64_t{n} * tile.lanes;
-                Value* from = v.at(f->getArg(0), b.CreateAdd(b.CreateMul(t, v.number(tile.columns())),
-                                                             v.number(column)));
+                Value* from =
+                    v.at(f->getArg(0),
+                         b.CreateAdd(b.CreateMul(t, v.number(tile.columns())), v.number(column)));
                 Grid<4, 4> m;
                 for (std::size_t p = 0; p < 16; ++p) {
                     m[p / 4][p % 4] = v.load(from);
@@ -251,9 +250,9 @@ llvm::Function* winograd_output(llvm::Module& module, const TileShape& tile) {
                 }
                 const Grid<2, 2> found =
                     both_ways<2, 4>(m, [&](const auto& line) { return results(b, line); });
-                Value* to = v.at(f->getArg(3),
-                                 b.CreateAdd(b.CreateMul(t, v.number(2 * tile.columns())),
-                                             v.number(column)));
+                Value* to = v.at(
+                    f->getArg(3),
+                    b.CreateAdd(b.CreateMul(t, v.number(2 * tile.columns())), v.number(column)));
                 for (std::size_t y = 0; y < 2; ++y, to = v.at(to, row)) {
                     v.store(found[y][0], to);
                     v.store(found[y][1], v.at(to, v.number(tile.columns())));
