@@ -1,6 +1,7 @@
 // See histories.h.
 #include "capture/histories.h"
 
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
