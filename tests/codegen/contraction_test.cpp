@@ -580,7 +580,7 @@ void check_conv(const Conv& v, const TargetInfo& target = jit().target(),
     const std::int64_t oh = conv_results(v, v.height), ow = conv_results(v, v.width);
     const std::int64_t gi = v.in / v.groups, go = v.out / v.groups;
     const std::int64_t k = v.kernel * v.kernel * gi;
-    const int panel = panel_width(go, DType::F32, vector_target(jit().target()));
+    const int panel = panel_width(go, DType::F32, vector_target(target));
     Builder f;
     const Kernel kernel = conv_kernel(f, v, panel);
     Data input = random_data(v.images * v.height * v.width * v.in, 1);
@@ -695,6 +695,11 @@ TEST(Contraction, MinimalFiltering) {
         check_conv(v, target);
         if (HasFatalFailure()) return;
     }
+    TargetInfo narrow = target;
+    narrow.avx512f = false;
+    narrow.vector_bits = 256;
+    EXPECT_TRUE(is_filtered({2, 13, 11, 40, 64, 3, 1, 1, 1, 1}, narrow));
+    check_conv({2, 13, 11, 40, 64, 3, 1, 1, 1, 1}, narrow);
     EXPECT_FALSE(is_filtered({1, 14, 14, 64, 64, 3, 2, 1, 1, 1}, target));
     EXPECT_FALSE(is_filtered({1, 14, 14, 64, 64, 3, 1, 2, 2, 1}, target));
     EXPECT_FALSE(is_filtered({1, 14, 14, 64, 64, 5, 1, 2, 1, 1}, target));

@@ -81,10 +81,6 @@ std::optional<Winograd> divide(const FilterSizes& sizes, const TilePlan& tile, b
     return best;
 }
 
-}  // namespace
-
-namespace {
-
 /// Where B's elements are affine in taps, channels and columns.
 std::optional<TapsInPlace> find_taps(const Contraction& c, const ContractionPlan& plan) {
     const Inst& load = c.b_insts.back();

@@ -6,7 +6,7 @@
 // Shmuel Winograd, Arithmetic Complexity of Computations (1980); for convolutions Andrew Lavin and
 // Scott Gray, Fast Algorithms for Convolutional Neural Networks (2015), here F(2 x 2, 3 x 3). The
 // larger tiles of that paper save more and lose too many bits; with these, and sums over short
-// chains of channels, the error is 1.2 to 1.5 times that of the vendor's libraries.
+// chains of channels, the error is that of plain products (measured: docs/architecture.md).
 //
 // Which contractions have this form, and how their tiles are divided. The inner loops:
 // winograd_kernel.h; what is around them: winograd_driver.cpp. Cost: a few dozen integer
