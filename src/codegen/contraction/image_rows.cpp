@@ -34,11 +34,11 @@ bool move_alike(const std::vector<Expr>& indices, const Loop& tap, const Loop& r
     });
 }
 
+}  // namespace
+
 bool constant_extents(const std::vector<Loop>& loops) {
     return std::ranges::all_of(loops, [](const Loop& l) { return l.extent.is_constant(); });
 }
-
-}  // namespace
 
 std::optional<ImageRows> find_image(const Contraction& c, const ContractionPlan& plan,
                                     std::int64_t channels) {

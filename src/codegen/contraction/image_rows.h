@@ -8,6 +8,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "codegen/llvm/target.h"
 #include "schedule/contraction_model.h"
@@ -32,6 +33,9 @@ struct ImageRows {
     /// So many are split for a block; some beyond, which the last tile reads.
     std::int64_t points() const { return (block + taps_down - 1) * pitch() + kMatrixRows; }
 };
+
+/// Whether all of these loops' sizes are numbers.
+bool constant_extents(const std::vector<Loop>& loops);
 
 /// The form without its block; nothing where A is no image, its windows do not move by points, or a
 /// point's channels are no multiple of `channels`.

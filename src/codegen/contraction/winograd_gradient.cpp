@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "codegen/contraction/contraction.h"
+#include "codegen/contraction/image_rows.h"
 
 namespace ingot::codegen {
 namespace {
@@ -89,10 +90,6 @@ std::optional<std::int64_t> step_along(Expr e, Expr var) {
 bool is_plain(const std::vector<Inst>& insts, const OperandPlan& plan) {
     return plan.form == OperandForm::Runs && plan.mask == kNone && insts.size() == 1 &&
            insts.back().kind == InstKind::Load && insts.back().dtype == DType::F32;
-}
-
-bool constant_extents(const std::vector<Loop>& loops) {
-    return std::ranges::all_of(loops, [](const Loop& l) { return l.extent.is_constant(); });
 }
 
 /// Whether the columns are (tap down, tap across, channel): taps move by the points that rows of

@@ -9,18 +9,13 @@
 
 #include "codegen/contraction/ir_loop.h"
 #include "codegen/contraction/shared_function.h"
-#include "codegen/contraction/winograd.h"
+#include "codegen/contraction/winograd_vectors.h"
 
 namespace ingot::codegen {
 namespace {
 
 using llvm::Value;
 using Builder = llvm::IRBuilder<>;
-
-std::string name_of(const char* what, const TileShape& tile) {
-    return std::string("ingot_winograd_") + what + "_" + std::to_string(tile.vectors) + "v" +
-           std::to_string(tile.lanes);
-}
 
 /// One direction of the results' form: four from two.
 std::array<Value*, 4> results_form(Builder& b, Value* first, Value* second) {
@@ -41,36 +36,32 @@ llvm::Function* winograd_results(llvm::Module& module, const TileShape& tile) {
     Builder b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, name_of("results", tile), {ptr, i64, i64, ptr, i64});
+    auto [f, is_new] =
+        shared_function(module, winograd_name("results", tile), {ptr, i64, i64, ptr, i64});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
-    const auto number = [&](std::int64_t n) { return b.getInt64(static_cast<std::uint64_t>(n)); };
-    const auto at = [&](Value* base, Value* index) {
-        return b.CreateGEP(tile.element, base, index);
-    };
-    auto* vector = llvm::FixedVectorType::get(tile.element, static_cast<unsigned>(tile.lanes));
+    const WinogradVectors v(b, tile);
     Value *table = f->getArg(0), *tiles = f->getArg(1), *channels = f->getArg(2);
     Value *first_out = f->getArg(3), *plane = f->getArg(4);
-    emit_loop(b, "tile", number(0), tiles, [&](Value* t) {
+    emit_loop(b, "tile", v.number(0), tiles, [&](Value* t) {
         std::array<Value*, 4> from;
         for (std::size_t n = 0; n < 4; ++n) {
-            Value* place = b.CreateAdd(b.CreateMul(t, number(2)), b.getInt64(n % 2));
-            if (n >= 2) place = b.CreateAdd(place, b.CreateMul(tiles, number(2)));
+            Value* place = b.CreateAdd(b.CreateMul(t, v.number(2)), b.getInt64(n % 2));
+            if (n >= 2) place = b.CreateAdd(place, b.CreateMul(tiles, v.number(2)));
             from[n] = b.CreateLoad(ptr, b.CreateGEP(ptr, table, place));
         }
-        Value* out = at(first_out, b.CreateMul(t, channels));
-        emit_loop(b, "channel", number(0), channels, number(tile.lanes), {},
+        Value* out = v.at(first_out, b.CreateMul(t, channels));
+        emit_loop(b, "channel", v.number(0), channels, v.number(tile.lanes), {},
                   [&](Value* c, const std::vector<Value*>&) {
                       std::array<Value*, 4> y;
-                      for (std::size_t n = 0; n < 4; ++n)
-                          y[n] = b.CreateAlignedLoad(vector, at(from[n], c), llvm::Align(4));
+                      for (std::size_t n = 0; n < 4; ++n) y[n] = v.load(v.at(from[n], c));
                       const auto left = results_form(b, y[0], y[2]);
                       const auto right = results_form(b, y[1], y[3]);
-                      Value* to = at(out, c);
+                      Value* to = v.at(out, c);
                       for (std::size_t row = 0; row < 4; ++row)
-                          for (Value* v : results_form(b, left[row], right[row])) {
-                              b.CreateAlignedStore(v, to, llvm::Align(4));
-                              to = at(to, plane);
+                          for (Value* formed : results_form(b, left[row], right[row])) {
+                              v.store(formed, to);
+                              to = v.at(to, plane);
                           }
                       return std::vector<Value*>{};
                   });
@@ -83,44 +74,42 @@ llvm::Function* winograd_taps(llvm::Module& module, const TileShape& tile) {
     Builder b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] =
-        shared_function(module, name_of("taps", tile), {ptr, i64, i64, i64, ptr}, b.getInt1Ty());
+    auto [f, is_new] = shared_function(module, winograd_name("taps", tile),
+                                       {ptr, i64, i64, i64, ptr}, b.getInt1Ty());
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
-    const auto number = [&](std::int64_t n) { return b.getInt64(static_cast<std::uint64_t>(n)); };
-    const auto at = [&](Value* base, Value* index) {
-        return b.CreateGEP(tile.element, base, index);
-    };
-    auto* vector = llvm::FixedVectorType::get(tile.element, static_cast<unsigned>(tile.lanes));
+    const WinogradVectors v(b, tile);
     Value *sums = f->getArg(0), *plane = f->getArg(1), *distance = f->getArg(2);
     Value *rows = f->getArg(3), *first_out = f->getArg(4);
-    Value* of_tap = b.CreateMul(rows, number(tile.columns()));
-    Value* zero = llvm::Constant::getNullValue(vector);
+    Value* of_tap = b.CreateMul(rows, v.number(tile.columns()));
+    Value* zero = llvm::Constant::getNullValue(v.type);
     // Zero times a number is zero, times anything else no number; so are sums with that.
-    Value* seen = emit_loop(
-        b, "row", number(0), rows, number(1), {zero}, [&](Value* row, std::vector<Value*> carried) {
-            for (int n = 0; n < tile.vectors; ++n) {
-                Value* column = number(std::int64_t{n} * tile.lanes);
-                Value* from = at(at(sums, b.CreateMul(row, distance)), column);
-                std::array<std::array<Value*, 4>, 4> u;  // by column
-                for (std::size_t p = 0; p < 16; ++p) {
-                    u[p % 4][p / 4] = b.CreateAlignedLoad(vector, from, llvm::Align(4));
-                    from = at(from, plane);
-                }
-                std::array<std::array<Value*, 3>, 4> down;
-                for (std::size_t x = 0; x < 4; ++x) down[x] = taps_of(b, u[x]);
-                Value* to = at(at(first_out, b.CreateMul(row, number(tile.columns()))), column);
-                for (std::size_t y = 0; y < 3; ++y)
-                    for (Value* tap :
-                         taps_of(b, {down[0][y], down[1][y], down[2][y], down[3][y]})) {
-                        b.CreateAlignedStore(tap, to, llvm::Align(4));
-                        to = at(to, of_tap);
-                        carried[0] = b.CreateIntrinsic(llvm::Intrinsic::fma, {vector},
-                                                       {tap, zero, carried[0]});
-                    }
-            }
-            return carried;
-        })[0];
+    Value* seen =
+        emit_loop(b, "row", v.number(0), rows, v.number(1), {zero},
+                  [&](Value* row, std::vector<Value*> carried) {
+                      for (int n = 0; n < tile.vectors; ++n) {
+                          Value* column = v.number(std::int64_t{n} * tile.lanes);
+                          Value* from = v.at(v.at(sums, b.CreateMul(row, distance)), column);
+                          std::array<std::array<Value*, 4>, 4> u;  // by column
+                          for (std::size_t p = 0; p < 16; ++p) {
+                              u[p % 4][p / 4] = v.load(from);
+                              from = v.at(from, plane);
+                          }
+                          std::array<std::array<Value*, 3>, 4> down;
+                          for (std::size_t x = 0; x < 4; ++x) down[x] = taps_of(b, u[x]);
+                          Value* to = v.at(
+                              v.at(first_out, b.CreateMul(row, v.number(tile.columns()))), column);
+                          for (std::size_t y = 0; y < 3; ++y)
+                              for (Value* tap :
+                                   taps_of(b, {down[0][y], down[1][y], down[2][y], down[3][y]})) {
+                                  v.store(tap, to);
+                                  to = v.at(to, of_tap);
+                                  carried[0] = b.CreateIntrinsic(llvm::Intrinsic::fma, {v.type},
+                                                                 {tap, zero, carried[0]});
+                              }
+                      }
+                      return carried;
+                  })[0];
     b.CreateRet(b.CreateOrReduce(b.CreateFCmpUNO(seen, seen)));
     return f;
 }

@@ -10,6 +10,7 @@
 
 #include "codegen/contraction/ir_loop.h"
 #include "codegen/contraction/shared_function.h"
+#include "codegen/contraction/winograd_vectors.h"
 
 namespace ingot::codegen {
 namespace {
@@ -18,11 +19,6 @@ using llvm::Value;
 using Builder = llvm::IRBuilder<>;
 template <std::size_t rows, std::size_t columns>
 using Grid = std::array<std::array<Value*, columns>, rows>;
-
-std::string name_of(const char* what, const TileShape& tile) {
-    return std::string("ingot_winograd_") + what + "_" + std::to_string(tile.vectors) + "v" +
-           std::to_string(tile.lanes);
-}
 
 /// One direction of the points' form: four from four.
 std::array<Value*, 4> points_form(Builder& b, const std::array<Value*, 4>& d) {
@@ -75,33 +71,17 @@ Grid<2, 2> largest_of_windows(Builder& b, const Grid<4, 4>& points) {
     return both_ways<2, 4>(sizes, three);
 }
 
-struct Vectors {
-    Builder& b;
-    llvm::Type* element;
-    llvm::FixedVectorType* type;
-    llvm::Align align{4};
-
-    Vectors(Builder& builder, const TileShape& tile)
-        : b(builder),
-          element(tile.element),
-          type(llvm::FixedVectorType::get(tile.element, static_cast<unsigned>(tile.lanes))) {}
-    Value* number(std::int64_t n) const { return b.getInt64(static_cast<std::uint64_t>(n)); }
-    Value* at(Value* base, Value* index) const { return b.CreateGEP(element, base, index); }
-    Value* load(Value* place) const { return b.CreateAlignedLoad(type, place, align); }
-    void store(Value* v, Value* place) const { b.CreateAlignedStore(v, place, align); }
-};
-
 }  // namespace
 
 llvm::Function* winograd_input(llvm::Module& module, const TileShape& tile) {
     Builder b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, name_of("input", tile),
+    auto [f, is_new] = shared_function(module, winograd_name("input", tile),
                                        {ptr, i64, i64, i64, ptr, i64, i64}, b.getInt1Ty());
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
-    const Vectors v(b, tile);
+    const WinogradVectors v(b, tile);
     Value *table = f->getArg(0), *points = f->getArg(1), *channels = f->getArg(3);
     const std::vector<Value*> none(4, llvm::Constant::getNullValue(v.type));
     const auto each_tile = [&](Value* t, const std::vector<Value*>& rough) {
@@ -151,19 +131,20 @@ llvm::Function* winograd_input(llvm::Module& module, const TileShape& tile) {
 namespace {
 
 /// The taps of channel c and the tile's n-th vector of columns.
-using LoadTaps = std::function<Grid<3, 3>(Builder& b, const Vectors& v, llvm::Function* f, Value* c,
-                                          std::int64_t column)>;
+using LoadTaps = std::function<Grid<3, 3>(Builder& b, const WinogradVectors& v, llvm::Function* f,
+                                          Value* c, std::int64_t column)>;
 
 llvm::Function* weights_function(llvm::Module& module, const char* name, const TileShape& tile,
                                  const LoadTaps& load) {
     Builder b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] = shared_function(module, name_of(name, tile), {ptr, i64, i64, i64, ptr, i64});
+    auto [f, is_new] =
+        shared_function(module, winograd_name(name, tile), {ptr, i64, i64, i64, ptr, i64});
     if (!is_new) return f;
     llvm::Function* made = f;
     b.SetInsertPoint(&f->getEntryBlock());
-    const Vectors v(b, tile);
+    const WinogradVectors v(b, tile);
     emit_loop(b, "channel", v.number(0), f->getArg(1), [&](Value* c) {
         for (int n = 0; n < tile.vectors; ++n) {
             const std::int64_t column = std::int64_t{n} * tile.lanes;
@@ -187,7 +168,7 @@ llvm::Function* weights_function(llvm::Module& module, const char* name, const T
 llvm::Function* winograd_weights(llvm::Module& module, const TileShape& tile) {
     return weights_function(
         module, "weights", tile,
-        [](Builder& b, const Vectors& v, llvm::Function* f, Value* c, std::int64_t column) {
+        [](Builder& b, const WinogradVectors& v, llvm::Function* f, Value* c, std::int64_t column) {
             Grid<3, 3> g;
             Value* from =
                 v.at(f->getArg(0), b.CreateAdd(b.CreateMul(c, f->getArg(2)), v.number(column)));
@@ -202,7 +183,8 @@ llvm::Function* winograd_weights(llvm::Module& module, const TileShape& tile) {
 llvm::Function* winograd_interleaved(llvm::Module& module, const TileShape& tile) {
     return weights_function(
         module, "interleaved", tile,
-        [&tile](Builder& b, const Vectors& v, llvm::Function* f, Value* c, std::int64_t column) {
+        [&tile](Builder& b, const WinogradVectors& v, llvm::Function* f, Value* c,
+                std::int64_t column) {
             // In memory's order first; turned round, the last tap comes first.
             Value* forward = b.CreateICmpSGT(f->getArg(3), v.number(0));
             Value* base = v.at(f->getArg(0), b.CreateSelect(forward, v.number(0), v.number(-8)));
@@ -227,11 +209,11 @@ llvm::Function* winograd_output(llvm::Module& module, const TileShape& tile) {
     Builder b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] =
-        shared_function(module, name_of("output", tile), {ptr, i64, i64, ptr, i64}, b.getInt1Ty());
+    auto [f, is_new] = shared_function(module, winograd_name("output", tile),
+                                       {ptr, i64, i64, ptr, i64}, b.getInt1Ty());
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
-    const Vectors v(b, tile);
+    const WinogradVectors v(b, tile);
     Value* zero = llvm::Constant::getNullValue(v.type);
     Value *plane = f->getArg(1), *row = f->getArg(4);
     // Zero times a number is zero, times anything else no number; so are sums with that.
