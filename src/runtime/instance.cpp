@@ -46,7 +46,7 @@ bool same_memory(const Layout& a, const Layout& b) {
 bool checks_indices(const Kernel& kernel) {
     const auto any = [](const std::vector<Inst>& insts) {
         return std::ranges::any_of(
-            insts, [](const Inst& i) { return i.kind == InstKind::Bind && i.imm == 1; });
+            insts, [](const Inst& i) { return i.kind == InstKind::Bind && i.imm != kBindAny; });
     };
     for (const Nest& nest : kernel.nests)
         for (const Phase& phase : nest.phases)

@@ -155,9 +155,9 @@ class Interpreter {
 
     Num bind(const Inst& i, const std::vector<Num>& values) {
         std::int64_t v = values.at(i.operands.at(0)).i;
-        if (i.imm == 1) {
+        if (i.imm != kBindAny) {
             std::int64_t extent = env_.get(i.extent);
-            if (v < 0) v += extent;
+            if (v < 0 && i.imm == kBindFromEnds) v += extent;
             if (v < 0 || v >= extent) {
                 in_range_ = false;
                 v = 0;

@@ -55,9 +55,15 @@ enum class InstKind : std::uint8_t {
                   // reduction is its index
     Accumulator,  // epilogue of a contraction: the finished dot product at (batch, m, n)
     Bind,  // binds `offset` (a symbol) to operand 0 (an integer): later offsets may contain the
-           // symbol. With `imm` == 1 the operand is checked against [-extent, extent) and a
-           // negative one has extent added; out of range sets the kernel's error flag and reads as
-           // 0. `extent` holds the expression.
+           // symbol. `imm` is a BindCheck; what it refuses sets the kernel's error flag and reads
+           // as 0. `extent` holds the expression.
+};
+
+/// Which indices a Bind takes.
+enum BindCheck : std::int64_t {
+    kBindAny = 0,        // every one: it cannot be out of range
+    kBindFromEnds = 1,   // [-extent, extent): negative ones have extent added
+    kBindFromStart = 2,  // [0, extent)
 };
 
 struct Inst {

@@ -315,13 +315,16 @@ InstId PhaseEmitter::movement(const Node& n, const Sizes& index, InstId mask) {
 
 InstId PhaseEmitter::indexing(const Node& n, const Sizes& index, InstId mask) {
     const Sizes& sizes = c_.graph.type(n.operands[0]).sizes;
+    // `take` counts negative indices from the end, `gather` refuses them.
+    const BindCheck check = n.prim == Prim::Take ? kBindFromEnds : kBindFromStart;
     auto bind = [&](InstId number, Expr extent) {
         // An index that is not asked for is no error.
         DType type = phase_.insts[number].dtype;
         if (mask != kNone)
             number = prim(Prim::Select, type, {mask, number, constant(Scalar(0), type)});
         for (const Inst& i : phase_.insts)
-            if (i.kind == InstKind::Bind && i.operands[0] == number && i.extent == extent)
+            if (i.kind == InstKind::Bind && i.operands[0] == number && i.extent == extent &&
+                i.imm == check)
                 return i.offset;
         Inst b;
         b.kind = InstKind::Bind;
@@ -329,7 +332,7 @@ InstId PhaseEmitter::indexing(const Node& n, const Sizes& index, InstId mask) {
         b.operands = {number};
         b.extent = extent;
         b.offset = loop_variable(c_.graph.pool(), "b", draft_.bound.size(), extent);
-        b.imm = 1;
+        b.imm = check;
         draft_.bound.push_back(b.offset);
         return phase_.insts[append(std::move(b))].offset;
     };

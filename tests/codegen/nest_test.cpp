@@ -183,6 +183,32 @@ TEST(Nest, BoundIndicesGatherAndAreChecked) {
     compare_with_interpreter(parse(lanes), {.index_bound = 52, .expect_error = true});
 }
 
+// `imm 2` counts no index from the end.
+TEST(Nest, BoundIndicesFromTheStartRefuseNegativeOnes) {
+    for (const char* kind : {"", " vector"}) {
+        Kernel k = parse(R"(kernel "gather" {
+          buffer 0: i64[40] read
+          buffer 1: f32[50] read
+          buffer 2: f32[40] written
+          nest { loop i0 < 40)" +
+                         std::string(kind) + R"(
+            phase { %0: i64 = load 0[i0]
+              %1: i64 = bind x0 %0 extent [50] imm 2
+              %2: f32 = load 1[x0]
+              store 2[i0] = %2 } } })");
+        compare_with_interpreter(k, {.index_bound = 50});
+        compare_with_interpreter(k, {.index_bound = 52, .expect_error = true});
+        CompiledKernel compiled(k, codegen::host());
+        std::vector<std::int64_t> index(40, 49);
+        std::vector<float> from(50, 3), out(40);
+        void* buffers[] = {index.data(), from.data(), out.data()};
+        EXPECT_EQ(compiled.run(buffers, {}), kNoError);
+        index[37] = -1;
+        EXPECT_EQ(compiled.run(buffers, {}), kIndexOutOfRange);
+        EXPECT_FALSE(evaluate(k, buffers, {}));
+    }
+}
+
 TEST(Nest, AtomicAddsOfEveryType) {
     for (const char* type : {"f32", "f64", "bf16", "f16", "i32", "i64", "c64"})
         compare_with_interpreter(parse(R"(kernel "scatter" {

@@ -167,6 +167,16 @@ TEST(CppText, OutOfRangeIndexSetsTheErrorFlag) {
     index[2] = 10;
     text.entry()(buffers, nullptr, &error);
     EXPECT_NE(error, 0);
+
+    k.nests[0].phases[0].insts[1].imm = kBindFromStart;
+    CompiledText from_start(k);
+    ASSERT_NE(from_start.entry(), nullptr);
+    index[2] = error = 0;
+    from_start.entry()(buffers, nullptr, &error);
+    EXPECT_NE(error, 0);
+    index[1] = error = 0;
+    from_start.entry()(buffers, nullptr, &error);
+    EXPECT_EQ(error, 0);
 }
 
 // The columns of [6, 4] times the greatest of their row, added up over runs of three rows.

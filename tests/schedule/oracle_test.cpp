@@ -455,6 +455,30 @@ TEST(ScheduleOracle, EmbeddingAndGather) {
     verify(g);
 }
 
+// `take` counts negative indices from the end, `gather` refuses them, in plans as by definition.
+TEST(ScheduleOracle, GatherRefusesNegativeIndices) {
+    for (const Prim prim : {Prim::Take, Prim::Gather}) {
+        Graph g;
+        ValueId x = input(g, {5}), i = input(g, {3}, DType::I64);
+        output(g, prim == Prim::Take ? g.emit(prim, {x, i}, {{"dims", Ints{0}}})
+                                     : g.emit(prim, {x, i}, {{"dim", std::int64_t{0}}}));
+        const SymbolValues none = [](Expr) { return std::int64_t{0}; };
+        const Plan plan = schedule(g);
+        for (std::int64_t last : {4, -1, -6}) {
+            Tensor values(DType::F32, {5}), which(DType::I64, {3});
+            which.set(2, {0, 0, last});
+            const std::vector<Tensor> inputs{values, which};
+            if (last == 4 || (last == -1 && prim == Prim::Take)) {
+                EXPECT_NO_THROW(evaluate(g, inputs, none));
+                EXPECT_NO_THROW(PlanRunner(plan, none).run(inputs));
+            } else {
+                EXPECT_THROW(evaluate(g, inputs, none), Error);
+                EXPECT_THROW(PlanRunner(plan, none).run(inputs), Error);
+            }
+        }
+    }
+}
+
 TEST(ScheduleOracle, LargeReductionInTwoStages) {
     Graph g;
     ValueId x = input(g, {300, 200}), flat = input(g, {40000});

@@ -179,12 +179,13 @@ void BodyEmitter::bind(const Inst& inst) {
     llvm::IRBuilder<>& b = c_.b;
     IrValue v =
         convert(c_, insts_[inst.operands[0]].dtype, DType::I64, values_[inst.operands[0]]).re;
-    if (inst.imm == 1) {
+    if (inst.imm != kBindAny) {
         const auto stride = index_.lane_stride(inst.extent);
         check(stride && stride->is(0), "a bound index with an extent that varies");
         IrValue extent = splat(b, index_.scalar(inst.extent), lanes_of(v));
         IrValue zero = llvm::ConstantInt::get(v->getType(), 0);
-        v = b.CreateSelect(b.CreateICmpSLT(v, zero), b.CreateAdd(v, extent), v);
+        if (inst.imm == kBindFromEnds)
+            v = b.CreateSelect(b.CreateICmpSLT(v, zero), b.CreateAdd(v, extent), v);
         IrValue outside = b.CreateICmpUGE(v, extent);
         flag_error(c_, outside, active_, kIndexOutOfRange);
         v = b.CreateSelect(outside, zero, v);

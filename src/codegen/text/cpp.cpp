@@ -388,9 +388,9 @@ class CppPrinter {
     void bind(const Inst& inst, const std::string& prefix) {
         std::string v = index(inst.offset), from = prefix + std::to_string(inst.operands[0]);
         line("int64_t " + v + " = int64_t(" + from + ");");
-        if (inst.imm != 1) return;
+        if (inst.imm == kBindAny) return;
         std::string extent = index(inst.extent);
-        line("if (" + v + " < 0) " + v + " += " + extent + ";");
+        if (inst.imm == kBindFromEnds) line("if (" + v + " < 0) " + v + " += " + extent + ";");
         line("if (" + v + " < 0 || " + v + " >= " + extent + ") { *error = 1; " + v + " = 0; }");
     }
 

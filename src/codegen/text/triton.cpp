@@ -331,9 +331,10 @@ class TritonPrinter {
     void bind(const Inst& inst, const std::string& prefix) {
         std::string v = index(inst.offset);
         line(v + " = " + prefix + std::to_string(inst.operands[0]) + ".to(tl.int64)");
-        if (inst.imm != 1) return;
+        if (inst.imm == kBindAny) return;
         std::string extent = "(" + index(inst.extent) + ")";
-        line(v + " = tl.where(" + v + " < 0, " + v + " + " + extent + ", " + v + ")");
+        if (inst.imm == kBindFromEnds)
+            line(v + " = tl.where(" + v + " < 0, " + v + " + " + extent + ", " + v + ")");
         line("bad = " + mask_ + " & ((" + v + " < 0) | (" + v + " >= " + extent + "))");
         line("tl.store(error + " + zero_ + ", " + zero_ + " + 1, mask=bad)");
         line(v + " = tl.where(bad, 0, " + v + ")");

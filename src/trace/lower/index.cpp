@@ -184,7 +184,8 @@ void lower_gather(Call& call) {
         throw NotSupported("gather of a 0-dim tensor");
     std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
     ValueId x = cut_to(e, call.read(self), index.sym_sizes().vec(), dim);
-    ValueId v = e.op(Prim::Gather, {x, read_without_negative(call, index)}, {{"dim", dim}});
+    ValueId i = e.convert(call.read(index), DType::I64);
+    ValueId v = e.op(Prim::Gather, {x, i}, {{"dim", dim}});
     call.give(v, contiguous(index.sym_sizes().vec()), self.device());
 }
 

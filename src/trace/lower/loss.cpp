@@ -3,12 +3,13 @@
 
 #include <numeric>
 
-#include "trace/lower/indices.h"
 #include "trace/lower/promote.h"
 
 namespace ingot::trace {
 
 namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// A pointwise loss of two operands (in f32 for reduced floats), then the reduction asked for.
 void reduced(Call& call, const char* second,
@@ -74,7 +75,7 @@ void lower_nll(Call& call) {
     std::int64_t dim = self.dim() == 1 ? 0 : 1;
     ValueId t = e.convert(call.read(target), DType::I64);
     ValueId kept = e.compare(Prim::Ne, t, static_cast<double>(ignored));
-    ValueId safe = without_negative(e, e.select(kept, t, e.number(t, 0)));
+    ValueId safe = e.select(kept, t, e.number(t, 0));
     ValueId x = e.widen(call.read(self));
     SymInts shape = e.sizes(safe);
     if (self.dim() == 1) {
@@ -86,9 +87,15 @@ void lower_nll(Call& call) {
     DType wide = e.dtype(picked);
     ValueId w = e.convert(kept, wide);
     if (weight.defined()) {
-        ValueId all = e.op(Prim::Take, {e.convert(call.read(weight), wide), e.reshape(safe, shape)},
-                           {{"dims", Ints{0}}});
-        w = e.select(kept, all, e.number(all, 0));
+        // Repeated as wide as self, so that both are read at the same index.
+        SymInts beside(at(self.dim()), 1);
+        beside[at(dim)] = self.sym_size(dim);
+        if (weight.sym_numel() != beside[at(dim)]) throw UserError("nll_loss: a weight a class");
+        SymInts repeated = e.sizes(safe);
+        repeated[at(dim)] = beside[at(dim)];
+        ValueId each = e.reshape(e.convert(call.read(weight), wide), beside);
+        ValueId all = e.op(Prim::Gather, {e.expand(each, repeated), safe}, {{"dim", dim}});
+        w = e.select(kept, e.reshape(all, shape), e.number(picked, 0));
     }
     ValueId loss = e.select(kept, e.op(Prim::Neg, {e.mul(picked, w)}), e.number(picked, 0));
     Ints dims(shape.size());

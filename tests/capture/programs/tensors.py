@@ -749,6 +749,12 @@ INDEXED = {
     "scatter_add": lambda x, i: x.scatter_add(0, i, x[:2]),
     "cross_entropy": lambda x, i: torch.nn.functional.cross_entropy(x.view(2, 2), i),
     "losses": lambda x, i: torch.nn.functional.cross_entropy(x.view(2, 2), i, reduction="none"),
+    "weighted losses": lambda x, i: torch.nn.functional.cross_entropy(
+        x.view(2, 2), i, x[:2].detach().abs()
+    ),
+    "a loss of an image": lambda x, i: torch.nn.functional.nll_loss(
+        x.view(1, 2, 2), i.view(1, 2), x[2:].detach().abs(), reduction="sum"
+    ),
     "one embedding and another": lambda x, i: (
         torch.nn.functional.embedding(i, x.view(-1, 1)) + x.view(-1, 1)[i]
     ),
