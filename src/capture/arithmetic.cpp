@@ -66,7 +66,9 @@ bool only_moves(const std::string& name) {
         "len",         "list.append", "list.extend", "list.reverse", "list.clear",
         "list.copy",   "dict.items",  "dict.keys",   "dict.values",  "dict.copy",
         "dict.update", "dict.clear",  "next",        "tuple.__new__"};
-    return names.contains(name);
+    // Abstract base classes look at the class alone.
+    return names.contains(name) || name == "_abc._abc_instancecheck" ||
+           name == "_abc._abc_subclasscheck";
 }
 /// Those of which only the first argument decides.
 bool moves_all_but_first(const std::string& name) {

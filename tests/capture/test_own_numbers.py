@@ -454,6 +454,45 @@ def test_sizes_in_custom_functions_stay_symbolic():
     assert counters["recordings"] <= 3 and counters["breaks"] == 0, compiled.last_failure
 
 
+def test_sizes_of_inputs_that_a_backward_names_stay_symbolic():
+    weight = torch.nn.Parameter(torch.randn(3))
+
+    def step(x, both):
+        loss = (x * weight).sin().sum()
+        loss.backward(inputs=[x, weight] if both else [x])
+        return loss.detach()
+
+    for both in (False, True):
+        compiled = own(step)
+        for n in (3, 4, 5, 6, 6, 9):
+            x = torch.randn(n, 3)
+            results = []
+            for call in (compiled, step):
+                weight.grad, leaf = None, x.clone().requires_grad_()
+                results.append([call(leaf, both), leaf.grad])
+                assert (weight.grad is not None) == both
+                results[-1] += [weight.grad] if both else []
+            torch.testing.assert_close(*results)
+        counters = compiled.counters()
+        assert counters["recordings"] <= 2 and counters["breaks"] == 0, compiled.last_failure
+
+
+def test_abstract_classes_fix_no_sizes_and_numbers():
+    from collections.abc import Mapping, Sequence
+
+    def f(x, n):
+        things = [x, n]
+        if isinstance(things, Mapping) or not isinstance(things, Sequence):
+            raise TypeError
+        return things[0] + things[1]
+
+    compiled = own(f)
+    for n in (3, 4, 5, 6, 9):
+        x = torch.randn(n, 3)
+        torch.testing.assert_close(compiled(x, n), f(x, n))
+    assert compiled.counters()["recordings"] <= 2, compiled.last_failure
+
+
 def test_a_marked_size_that_is_fixed_is_an_error():
     def f(x):
         return x + sum(range(x.shape[0]))
