@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <ranges>
+#include <utility>
 
 #include "capture/dropped_gradients.h"
 #include "capture/guards.h"
@@ -46,59 +47,21 @@ void Undo::note_gradient(PyObject* tensor, const at::Tensor& before, std::size_t
     before_.push_back(std::move(b));
 }
 
-namespace {
-
-/// Its members, in the order in which they come.
-Ref members_of(PyObject* set) { return Ref::steal(PySequence_List(set)); }
-
-bool are_same(PyObject* members, PyObject* others) {
-    const Py_ssize_t size = PyList_GET_SIZE(members);
-    return size == PyList_GET_SIZE(others) &&
-           std::equal(PySequence_Fast_ITEMS(members), PySequence_Fast_ITEMS(members) + size,
-                      PySequence_Fast_ITEMS(others));
-}
-
-bool fill(PyObject* set, PyObject* members) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(members); ++i)
-        if (PySet_Add(set, PyList_GET_ITEM(members, i)) != 0) return false;
-    return true;
-}
-
-/// Whether the set still holds these in this order, or a new one that is given them would.
-bool can_be_refilled(PyObject* set, PyObject* members) {
-    Ref now = members_of(set);
-    if (now && are_same(now.get(), members)) return true;
-    const Ref other = Ref::steal(PySet_New(nullptr));
-    now = other && fill(other.get(), members) ? members_of(other.get()) : Ref();
-    if (!now) PyErr_Clear();
-    return now && are_same(now.get(), members);
-}
-
-bool refill(PyObject* set, PyObject* members) {
-    const Ref now = members_of(set);
-    if (!now || are_same(now.get(), members)) return static_cast<bool>(now);
-    return PySet_Clear(set) == 0 && fill(set, members);
-}
-
-}  // namespace
-
-bool Undo::possible() const {
-    return possible_ && std::ranges::all_of(before_, [](const Before& b) {
-               return b.kind != Before::Kind::Contents || !PyAnySet_Check(b.object.get()) ||
-                      can_be_refilled(b.object.get(), b.value.get());
-           });
-}
-
 void Undo::note_contents(PyObject* container) {
     if (!copied_.insert(container).second) return;
     if (PyODict_Check(container)) return lose();  // it has an order of its own
-    const bool dict = PyDict_Check(container);
-    Ref copy = Ref::steal(dict ? PyDict_Copy(container) : PySequence_List(container));
-    if (!copy) {
-        PyErr_Clear();
-        return lose();
+    Before before{Before::Kind::Contents, Ref::borrow(container), Ref(), Ref()};
+    if (PyAnySet_Check(container)) {
+        before.set.emplace(container);
+    } else {
+        before.value = Ref::steal(PyDict_Check(container) ? PyDict_Copy(container)
+                                                          : PySequence_List(container));
+        if (!before.value) {
+            PyErr_Clear();
+            return lose();
+        }
     }
-    before_.push_back({Before::Kind::Contents, Ref::borrow(container), Ref(), std::move(copy)});
+    before_.push_back(std::move(before));
 }
 
 bool Undo::put_back(const Before& before) {
@@ -128,7 +91,7 @@ bool Undo::put_back(const Before& before) {
                 PyDict_Clear(o);
                 return PyDict_Update(o, value) == 0;
             }
-            if (PyAnySet_Check(o)) return refill(o, value);
+            if (before.set) return before.set->restore(o);
             return Ref::steal(PyObject_CallMethod(o, "clear", nullptr)) &&
                    Ref::steal(PyObject_CallMethod(o, "extend", "(O)", value));
     }

@@ -10,11 +10,13 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "capture/ref.h"
+#include "capture/set_image.h"
 
 namespace ingot::capture {
 
@@ -34,9 +36,8 @@ class Undo {
     /// Something is done that cannot be taken back.
     void lose() { possible_ = false; }
 
-    /// Whether all of it can be. A set that has changed is filled again, which may give its members
-    /// another order.
-    bool possible() const;
+    /// Whether all of it can be.
+    bool possible() const { return possible_; }
     /// How often it keeps this as what a `grad` was.
     Py_ssize_t holds_gradient(PyObject* gradient) const;
     /// Gives everything its value before the recording, newest write first; zeros to gradients
@@ -51,9 +52,10 @@ class Undo {
   private:
     struct Before {
         enum class Kind : std::uint8_t { Key, Cell, Member, Gradient, Contents } kind;
-        Ref object, name, value;  // value: none if there was none
-        at::Tensor promise{};     // a gradient's value instead; no Python object holds it
-        std::size_t calls = 0;    // a gradient: recorded before the write
+        Ref object, name, value;        // value: none if there was none
+        at::Tensor promise{};           // a gradient's value instead; no Python object holds it
+        std::size_t calls = 0;          // a gradient: recorded before the write
+        std::optional<SetImage> set{};  // contents, of a set
     };
     struct PairHash {
         std::size_t operator()(const std::pair<PyObject*, PyObject*>& p) const {

@@ -48,6 +48,7 @@ WRONG_UNDER_DYNAMO = {
     "exceptions.writes_to_what_was_expanded": "what is done before an operator's error is lost",
     "exceptions.index_errors": "another message of an operator's error",
     "exceptions.attributes_that_are_set_before_an_operator_fails": "the error cannot be caught",
+    "exceptions.sets_that_change_before_an_operator_fails_keep_their_order": "no error is caught",
     "exceptions.context_managers_see_exceptions": "what __exit__ changed is lost",
     "exceptions.suppressed_and_recovered": "an operator's error cannot be suppressed",
     "functions.async_functions": "the process has died here or in the next program, seldom",
