@@ -220,7 +220,8 @@ void max_pool(const Call& c) {
                 from += p * strides[first + i];
             }
             Num v = x.get(base + from);
-            if (best_at < 0 || (!is_nan(best, x.dtype) && sorts_before(best, v, x.dtype)))
+            if (best_at < 0 || is_nan(v, x.dtype) ||
+                (!is_nan(best, x.dtype) && sorts_before(best, v, x.dtype)))
                 best = v, best_at = from;
         });
         check(best_at >= 0, "a pooling window without elements");

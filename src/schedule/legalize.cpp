@@ -8,6 +8,7 @@
 #include "passes/facts.h"
 #include "schedule/convert.h"
 #include "schedule/legalize_convolution.h"
+#include "schedule/legalize_pooling.h"
 #include "schedule/legalize_windows.h"
 #include "schedule/reduction_stages.h"
 #include "schedule/row_distances.h"
@@ -24,83 +25,6 @@ ValueId norm2(Graph& g, const Node& n, ValueId operand) {
     ValueId sum =
         g.emit(Prim::Sum, {g.emit(Prim::Mul, {x, x})}, {{"dims", n.attrs.get<Ints>("dims")}});
     return convert(g, g.emit(Prim::Sqrt, {sum}), dtype);
-}
-
-Scalar smallest(DType t) {
-    if (is_float(t)) return Scalar(-Limits::infinity());
-    if (!is_signed_int(t)) return Scalar(std::int64_t{0});
-    int bits = 8 * bytes(t);
-    return Scalar(bits == 64 ? std::numeric_limits<std::int64_t>::min()
-                             : -(std::int64_t{1} << (bits - 1)));
-}
-
-struct Pool {
-    Ints kernel, stride, padding, dilation;
-    std::size_t first;  // spatial dim
-};
-
-// The windows of a max pooling, padded so that windows may stick out at the end (ceil mode).
-ValueId pool_windows(Graph& g, const Pool& p, ValueId x, const Sizes& result) {
-    const Sizes sizes = g.type(x).sizes;
-    Sizes low(sizes.size(), Expr(0)), high(sizes.size(), Expr(0)), inside;
-    Ints dims;
-    bool pads = false;
-    for (std::size_t i = 0; i < p.kernel.size(); ++i) {
-        std::size_t d = p.first + i;
-        dims.push_back(static_cast<std::int64_t>(d));
-        inside.push_back(p.kernel[i]);
-        low[d] = p.padding[i];
-        Expr needed =
-            (result[d] - Expr(1)) * Expr(p.stride[i]) + Expr((p.kernel[i] - 1) * p.dilation[i] + 1);
-        // A symbolic size leaves out windows that stick out: what is behind the last one may stay.
-        high[d] = sizes[d].is_constant() ? needed - sizes[d] - low[d] : low[d];
-        pads = pads || !low[d].is(0) || !high[d].is(0);
-    }
-    if (pads)
-        x = g.emit(Prim::Pad, {x},
-                   {{"low", low}, {"high", high}, {"value", smallest(g.type(x).dtype)}});
-    return g.emit(
-        Prim::Window, {x},
-        {{"dims", dims}, {"sizes", inside}, {"steps", p.stride}, {"dilations", p.dilation}});
-}
-
-// Turns the position inside the window into a flat spatial index.
-ValueId flat_index(Graph& g, const Pool& p, ValueId position, const Sizes& sizes) {
-    const Sizes result = g.type(position).sizes;
-    ValueId flat = full_like(g, position, Scalar(0));
-    for (std::size_t i = 0; i < p.kernel.size(); ++i) {
-        std::int64_t inner = 1;
-        for (std::size_t j = i + 1; j < p.kernel.size(); ++j) inner *= p.kernel[j];
-        ValueId k = g.emit(Prim::FloorDiv, {position, full_like(g, position, Scalar(inner))});
-        k = g.emit(Prim::Remainder, {k, full_like(g, k, Scalar(p.kernel[i]))});
-        k = g.emit(Prim::Mul, {k, full_like(g, k, Scalar(p.dilation[i]))});
-        ValueId origin = g.emit(Prim::Iota, {},
-                                {{"dtype", DType::I64},
-                                 {"sizes", result},
-                                 {"dim", static_cast<std::int64_t>(p.first + i)},
-                                 {"start", Scalar(-p.padding[i])},
-                                 {"step", Scalar(p.stride[i])}});
-        flat = g.emit(Prim::Mul, {flat, size_like(g, flat, sizes[p.first + i])});
-        flat = g.emit(Prim::Add, {flat, g.emit(Prim::Add, {origin, k})});
-    }
-    return flat;
-}
-
-void max_pool(Rewriter& r, const Graph& old, const Node& n, const std::vector<int>& uses) {
-    Graph& g = r.out();
-    ValueId x = r(n.operands[0]);
-    const Sizes result = old.type(n.results[0]).sizes;
-    Pool p{n.attrs.get<Ints>("kernel"), n.attrs.get<Ints>("stride"), n.attrs.get<Ints>("padding"),
-           n.attrs.get<Ints>("dilation"), 0};
-    p.first = result.size() - p.kernel.size();
-    Ints dims;
-    for (std::size_t i = 0; i < p.kernel.size(); ++i)
-        dims.push_back(static_cast<std::int64_t>(result.size() + i));
-    ValueId windows = pool_windows(g, p, x, result);
-    r.map(n.results[0], g.emit(Prim::Amax, {windows}, {{"dims", dims}}));
-    if (uses[n.results[1]] == 0) return;
-    ValueId position = g.emit(Prim::Argmax, {windows}, {{"dims", dims}});
-    r.map(n.results[1], flat_index(g, p, position, old.type(n.operands[0]).sizes));
 }
 
 // Nodes an output or an effect needs.
@@ -190,10 +114,10 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
             if (options.gpu && uses[n.results[1]] != 0 &&
                 is_reduced_float(old.type(n.results[0]).dtype))
                 break;
-            max_pool(r, old, n, uses);
+            legalize_max_pool(r, old, n, uses[n.results[1]] != 0);
             return;
         case Prim::MaxPoolGrad:
-            if (options.gpu && gathered_gradient(r, old, n, in_memory)) return;
+            if (gathered_gradient(r, old, n, in_memory, options.gpu)) return;
             break;
         case Prim::Conv:
         case Prim::PackedConv:

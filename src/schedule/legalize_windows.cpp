@@ -22,8 +22,9 @@ ValueId reshaped(Graph& g, ValueId v, const Sizes& sizes) {
 }
 
 /// The windows that `a` says, of images of these sizes and type; nothing where they are too many.
-std::optional<ImageWindows> windows_of(const Attrs& a, const Type& image, const Type& result) {
-    if (image.rank() != 4 || result.rank() != 4 || !is_reduced_float(image.dtype))
+std::optional<ImageWindows> windows_of(const Attrs& a, const Type& image, const Type& result,
+                                       bool gpu) {
+    if (image.rank() != 4 || result.rank() != 4 || !is_gathered_type(image.dtype, gpu))
         return std::nullopt;
     ImageWindows w{a.get<Ints>("kernel"), a.get<Ints>("stride"), a.get<Ints>("padding"), {}, {}};
     for (std::size_t d : {2U, 3U}) {
@@ -36,14 +37,15 @@ std::optional<ImageWindows> windows_of(const Attrs& a, const Type& image, const 
     return w;
 }
 
-/// The sum over the windows that an element may lie in, in fp32, of what `term` makes of each,
-/// given how far back the window is. The result has memory, with channels innermost.
+/// The sum over the windows that an element may lie in, of what `term` makes of each, given how far
+/// back the window is: the first window's first, as eager adds them. The result has memory, with
+/// channels innermost.
 template <class Term>
 ValueId sum_of_windows(Graph& g, std::vector<ValueId>& in_memory, const ImageWindows& w, DType type,
                        const Term& term) {
     std::optional<ValueId> sum;
-    for (std::int64_t row = 0; row < w.reach(0); ++row)
-        for (std::int64_t column = 0; column < w.reach(1); ++column) {
+    for (std::int64_t row = w.reach(0); row-- > 0;)
+        for (std::int64_t column = w.reach(1); column-- > 0;) {
             const ValueId one = term(Ints{row, column});
             sum = sum ? g.emit(Prim::Add, {*sum, one}) : one;
         }
@@ -68,16 +70,16 @@ ValueId places(Graph& g, const Sizes& sizes) {
 // An element gets the gradients of those windows that name its place.
 ValueId pooling(Graph& g, std::vector<ValueId>& in_memory, const ImageWindows& w, ValueId grad,
                 ValueId indices) {
-    const DType type = g.type(grad).dtype;
+    const DType type = g.type(grad).dtype, sum = compute_type(type);
     grad = permuted(g, grad, kChannelsLast);
     indices = convert(g, permuted(g, indices, kChannelsLast), DType::I32);
     const Sizes sizes{g.type(grad).sizes[0], w.image[0], w.image[1], g.type(grad).sizes[3]};
     const ValueId here = places(g, sizes);
     const ValueId nothing =
-        g.emit(Prim::Full, {}, {{"dtype", DType::F32}, {"sizes", sizes}, {"value", Scalar(0.0)}});
+        g.emit(Prim::Full, {}, {{"dtype", sum}, {"sizes", sizes}, {"value", Scalar(0.0)}});
     return sum_of_windows(g, in_memory, w, type, [&](const Ints& back) {
         const ValueId named = from_image(g, indices, w, back, Scalar(-1));
-        const ValueId of_window = convert(g, from_image(g, grad, w, back, 0.0), DType::F32);
+        const ValueId of_window = convert(g, from_image(g, grad, w, back, 0.0), sum);
         return g.emit(Prim::Select, {g.emit(Prim::Eq, {named, here}), of_window, nothing});
     });
 }
@@ -111,7 +113,7 @@ ValueId taps(Graph& g, const ImageWindows& w, ValueId weight, const Ints& back,
 
 ValueId depthwise(Graph& g, std::vector<ValueId>& in_memory, const ImageWindows& w, ValueId grad,
                   ValueId weight) {
-    const DType type = g.type(grad).dtype;
+    const DType type = g.type(grad).dtype, sum = compute_type(type);
     const Sizes of_weight = g.type(weight).sizes;
     grad = permuted(g, grad, kChannelsLast);
     const Sizes sizes{g.type(grad).sizes[0], w.image[0], w.image[1], of_weight[0]};
@@ -119,8 +121,8 @@ ValueId depthwise(Graph& g, std::vector<ValueId>& in_memory, const ImageWindows&
     weight = permuted(g, weight, {1, 2, 0});
     in_memory.push_back(weight);
     return sum_of_windows(g, in_memory, w, type, [&](const Ints& back) {
-        const ValueId tap = convert(g, taps(g, w, weight, back, sizes), DType::F32);
-        const ValueId of_window = convert(g, from_image(g, grad, w, back, 0.0), DType::F32);
+        const ValueId tap = convert(g, taps(g, w, weight, back, sizes), sum);
+        const ValueId of_window = convert(g, from_image(g, grad, w, back, 0.0), sum);
         return g.emit(Prim::Mul, {of_window, tap});
     });
 }
@@ -145,6 +147,10 @@ std::optional<Attrs> depthwise_windows(const Graph& g, const Node& n) {
 
 }  // namespace
 
+bool is_gathered_type(DType type, bool gpu) {
+    return gpu ? is_reduced_float(type) : type == DType::F32 || type == DType::F64;
+}
+
 bool few_windows(const Ints& kernel, const Ints& stride) {
     if (kernel.size() != 2 || stride.size() != 2) return false;
     const ImageWindows w{kernel, stride, {}, {}, {}};
@@ -156,7 +162,7 @@ bool is_depthwise_weight(const Sizes& weight, std::int64_t groups) {
 }
 
 bool gathered_gradient(Rewriter& r, const Graph& old, const Node& n,
-                       std::vector<ValueId>& in_memory) {
+                       std::vector<ValueId>& in_memory, bool gpu) {
     const bool pools = n.prim == Prim::MaxPoolGrad;
     std::optional<Attrs> attrs;
     if (!pools)
@@ -164,7 +170,7 @@ bool gathered_gradient(Rewriter& r, const Graph& old, const Node& n,
     else if (n.attrs.has("kernel"))
         attrs = n.attrs;
     if (!attrs) return false;
-    const auto windows = windows_of(*attrs, old.type(n.results[0]), old.type(n.operands[0]));
+    const auto windows = windows_of(*attrs, old.type(n.results[0]), old.type(n.operands[0]), gpu);
     if (!windows) return false;
     const auto make = pools ? pooling : depthwise;
     r.map(n.results[0], make(r.out(), in_memory, *windows, r(n.operands[0]), r(n.operands[1])));

@@ -213,8 +213,9 @@ NestShape shape_of(const Kernel& kernel, const Nest& nest, const TargetInfo& tar
     if (!s.tile.loads.empty()) use_tiles(s, extent, all.rest);
     s.chunks = ceil_div(extent, Expr(s.chunk));
     s.work = product_of(s.item_loops) * s.chunks;
-    s.grain =
-        max(Expr(1), floor_div(Expr(kGrainCost), max(Expr(1), cost * min(extent, Expr(s.chunk)))));
+    const Expr rows(s.tile.loads.empty() ? 1 : static_cast<std::int64_t>(s.lanes));
+    const Expr points = rows * min(extent, Expr(s.chunk));  // of a work item
+    s.grain = max(Expr(1), floor_div(Expr(kGrainCost), max(Expr(1), cost * points)));
     return s;
 }
 

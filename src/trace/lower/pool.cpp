@@ -125,11 +125,12 @@ void lower_max_pool(Call& call) {
     call.give(both[1], strides, self.device());
 }
 
-/// On a GPU, of 16 bits, where an element lies in few windows: it gathers what it is given. Any
+/// Where an element lies in few windows (on a GPU of 16 bits): it gathers what it is given. Any
 /// other is a call. Positions are read as narrow as they are, which is how they are kept.
 void lower_max_pool_backward(Call& call) {
     at::Tensor self = call.tensor("self");
-    if (!self.is_cuda() || self.dim() != 4 || !is_reduced_float(to_dtype(self.scalar_type())))
+    if (self.dim() != 4 ||
+        !sched::is_gathered_type(to_dtype(self.scalar_type()), self.is_cuda()))
         throw NotSupported("a max pooling's gradient as a call");
     Emitter& e = call.emit();
     const Windows w(call, self, 2);
