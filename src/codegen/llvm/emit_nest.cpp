@@ -303,11 +303,11 @@ class NestEmitter {
             s.lanes = fit_lanes(phase.loops[*s.vector].extent, shape_.phase_lanes[results_.size()]);
         const unsigned lanes = s.vector ? s.lanes.main : index_.lanes();
         s.block = sum_block(phase, s.vector ? lanes : 1);
-        Accumulators sums(context_, phase.reductions, lanes, s.block > 0);
+        Accumulators sums(context_, phase, lanes, s.block > 0);
         s.sums = &sums;
         std::optional<Accumulators> rest;
         if (s.vector && !phase.reductions.empty() && s.lanes.rest != lanes) {
-            rest.emplace(context_, phase.reductions, s.lanes.rest, s.block > 0);
+            rest.emplace(context_, phase, s.lanes.rest, s.block > 0);
             rest_sums_ = &*rest;
         } else {
             rest_sums_ = &sums;

@@ -851,7 +851,7 @@ class GpuNestEmitter {
     std::vector<Partial> emit_loop(const Phase& phase, bool together, unsigned lanes) {
         // Lanes are either elements of the loop or neighbouring points, whose results stay apart.
         const unsigned wide = map_.rows ? lanes : map_.lanes;
-        Accumulators sums(context_, phase.reductions, wide, false);
+        Accumulators sums(context_, phase, wide, false);
         BodyEmitter body = body_of(phase);
         const auto at_point = [&] {
             for (InstId i = 0; i < phase.insts.size(); ++i)

@@ -82,6 +82,11 @@ Partial combine_arg(EmitContext& c, const Reduction& r, const Partial& x, const 
     return {{b.CreateSelect(take, q, p)}, b.CreateSelect(take, y.index, x.index)};
 }
 
+// An index, or lanes of them, in so many bits.
+IrValue with_bits(llvm::IRBuilder<>& b, IrValue index, unsigned bits) {
+    return b.CreateSExtOrTrunc(index, index->getType()->getWithNewBitWidth(bits));
+}
+
 // Lanes [first, first + count) of a vector.
 IrValue part(llvm::IRBuilder<>& b, IrValue v, unsigned first, unsigned count) {
     if (!v) return nullptr;
@@ -93,13 +98,21 @@ IrValue part(llvm::IRBuilder<>& b, IrValue v, unsigned first, unsigned count) {
 
 }  // namespace
 
-Partial identity(EmitContext& c, const Reduction& r, unsigned lanes) {
+bool has_short_indices(const Phase& phase, const Reduction& r) {
+    if (r.index == kNone || phase.insts[r.index].kind != InstKind::Index) return false;
+    const Range range = phase.insts[r.index].offset.range();
+    return range.lo >= 0 && range.hi < std::numeric_limits<std::int32_t>::max();
+}
+
+Partial identity(EmitContext& c, const Reduction& r, unsigned lanes, bool short_indices) {
     Partial p;
     p.value = splat(c.b, constant(c.b.getContext(), r.dtype, start_value(r)), lanes);
-    if (is_arg(r.op))
-        p.index = splat(
-            c.b, c.b.getInt64(static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())),
-            lanes);
+    if (!is_arg(r.op)) return p;
+    if (short_indices)
+        p.index = c.b.getInt32(std::numeric_limits<std::int32_t>::max());
+    else
+        p.index = c.b.getInt64(std::numeric_limits<std::int64_t>::max());
+    p.index = splat(c.b, p.index, lanes);
     return p;
 }
 
@@ -130,9 +143,8 @@ bool is_rounded_sum(const Reduction& r) {
     return r.op == ReduceOp::Sum && (is_float(r.dtype) || is_complex(r.dtype));
 }
 
-Accumulators::Accumulators(EmitContext& c, std::span<const Reduction> reductions, unsigned lanes,
-                           bool two_levels)
-    : c_(c), reductions_(reductions), lanes_(lanes), two_levels_(two_levels) {
+Accumulators::Accumulators(EmitContext& c, const Phase& phase, unsigned lanes, bool two_levels)
+    : c_(c), phase_(phase), reductions_(phase.reductions), lanes_(lanes), two_levels_(two_levels) {
     for (const Reduction& r : reductions_) {
         first_.push_back(make(r));
         second_.push_back(has_second(r) ? make(r) : Slot());
@@ -142,7 +154,7 @@ Accumulators::Accumulators(EmitContext& c, std::span<const Reduction> reductions
 bool Accumulators::has_second(const Reduction& r) const { return two_levels_ && is_rounded_sum(r); }
 
 Accumulators::Slot Accumulators::make(const Reduction& r) {
-    const Partial start = identity(c_, r, lanes_);
+    const Partial start = identity(c_, r, lanes_, has_short_indices(phase_, r));
     Slot s;
     s.type = start.value.re->getType();
     s.re = entry_alloca(c_.b, s.type, "acc");
@@ -172,7 +184,10 @@ void Accumulators::store(const Slot& s, const Partial& p) {
 void Accumulators::add(std::size_t r, Partial next, IrValue active) {
     llvm::IRBuilder<>& b = c_.b;
     next.value = splat(b, next.value, lanes_);
-    if (next.index) next.index = splat(b, next.index, lanes_);
+    if (next.index) {
+        if (has_short_indices(phase_, reductions_[r])) next.index = with_bits(b, next.index, 32);
+        next.index = splat(b, next.index, lanes_);
+    }
     const Partial old = load(first_[r]);
     Partial now = combine(c_, reductions_[r], old, next);
     if (active && active->getType()->isVectorTy()) {
@@ -193,7 +208,9 @@ void Accumulators::flush() {
 
 Partial Accumulators::get(std::size_t r) {
     Partial p = load(first_[r]);
-    return has_second(reductions_[r]) ? combine(c_, reductions_[r], p, load(second_[r])) : p;
+    if (has_second(reductions_[r])) p = combine(c_, reductions_[r], p, load(second_[r]));
+    if (p.index) p.index = with_bits(c_.b, p.index, 64);
+    return p;
 }
 
 }  // namespace ingot::codegen

@@ -16,8 +16,11 @@ struct Partial {
     IrValue index = nullptr;
 };
 
+/// Whether the indices of an arg reduction of `phase` are known to fit into 32 bits, of which a
+/// register holds twice as many.
+bool has_short_indices(const Phase& phase, const Reduction& r);
 /// The result for no elements.
-Partial identity(EmitContext& c, const Reduction& r, unsigned lanes);
+Partial identity(EmitContext& c, const Reduction& r, unsigned lanes, bool short_indices = false);
 /// `next` combined into `sofar`; commutative and associative up to rounding.
 Partial combine(EmitContext& c, const Reduction& r, const Partial& sofar, const Partial& next);
 /// Whether rounding errors add up, so that a second level of partial sums helps.
@@ -28,14 +31,13 @@ Partial across_lanes(EmitContext& c, const Reduction& r, Partial p);
 /// The accumulators of a phase in the function's frame; LLVM makes registers of them.
 class Accumulators {
   public:
-    Accumulators(EmitContext& c, std::span<const Reduction> reductions, unsigned lanes,
-                 bool two_levels);
+    Accumulators(EmitContext& c, const Phase& phase, unsigned lanes, bool two_levels);
     unsigned lanes() const { return lanes_; }
     /// Combines one point (a lane) into reduction `r`; where `active` fails nothing changes.
     void add(std::size_t r, Partial next, IrValue active);
     /// Moves first-level sums to the second level; nothing unless two_levels.
     void flush();
-    /// What reduction `r` has gathered, still in lanes.
+    /// What reduction `r` has gathered, still in lanes; indices have 64 bits.
     Partial get(std::size_t r);
 
   private:
@@ -50,6 +52,7 @@ class Accumulators {
     bool has_second(const Reduction& r) const;
 
     EmitContext& c_;
+    const Phase& phase_;
     std::span<const Reduction> reductions_;
     unsigned lanes_;
     bool two_levels_;
