@@ -490,9 +490,7 @@ bool legalize_convolution(Rewriter& r, const Graph& old, const Node& n,
     if (n.prim == Prim::ConvGradInput && gpu)
         return turned_depthwise(r, old, n, in_memory) ||
                gathered_gradient(r, old, n, in_memory, gpu);
-    if (n.prim == Prim::ConvGradInput)
-        return gradient_of_input(r, old, n, in_memory, options) ||
-               gathered_gradient(r, old, n, in_memory, gpu);
+    if (n.prim == Prim::ConvGradInput) return gradient_of_input(r, old, n, in_memory, options);
     if (n.prim == Prim::ConvGradWeight)
         return gpu ? depthwise_gradient_in_parts(r, old, n)
                    : gradient_of_weight(r, old, n, in_memory, options);
