@@ -20,9 +20,9 @@ struct ScheduleOptions {
     int cores = 2;
     int vector_bytes = 32;               // of the widest vectors code generation uses
     std::int64_t cache_bytes = 1 << 20;  // private cache of one core
-    /// The vendor's matrix products are faster than its convolutions with a kernel of one tap,
+    /// The vendor's matrix products are faster than all its convolutions with a kernel of one tap,
     /// which are the same: they are asked to write into planned memory, for which they take a
-    /// product.
+    /// product. Where this does not hold some gradients are still asked.
     bool single_taps_as_products = false;
     bool matrix_units = false;                        // see LegalizeOptions
     std::function<bool(const FilterSizes&)> filters;  // see there too

@@ -80,18 +80,19 @@ struct ConvArguments {
         if (!image.is_contiguous(at::MemoryFormat::ChannelsLast)) return std::nullopt;
         return image.permute({0, 2, 3, 1}).view({-1, image.size(1)});
     }
-    /// Whether a kernel of `sizes` meets each point of the image once.
+    static bool all(const Ints& list, std::int64_t v) {
+        return std::ranges::all_of(list, [&](std::int64_t e) { return e == v; });
+    }
+    /// Whether a kernel of `sizes` meets each point of the image at most once.
     bool single_tap(c10::IntArrayRef sizes) const {
-        const auto all = [](const Ints& list, std::int64_t v) {
-            return std::ranges::all_of(list, [&](std::int64_t e) { return e == v; });
-        };
         return sizes.size() == 4 && sizes[2] == 1 && sizes[3] == 1 && groups == 1 && !transposed &&
-               all(stride, 1) && all(padding, 0);
+               all(padding, 0);
     }
     /// The operation as a product that writes into `out`; false where it is none, or has no `out`.
     bool product(Prim prim, In in, const at::Tensor& out) const {
         const bool of_weight = prim == Prim::ConvGradWeight;
         if (!out.defined() || !single_tap(of_weight ? out.sizes() : in[1].sizes())) return false;
+        if (!all(stride, 1)) return prim == Prim::ConvGradInput && product_of_some(in, out);
         const auto first = rows(in[0]), second = rows(of_weight ? in[1] : out);
         if (!first || !second) return false;
         if (of_weight) {
@@ -104,6 +105,19 @@ struct ConvArguments {
         const at::Tensor weight = in[1].reshape({in[1].size(0), in[1].size(1)});
         at::Tensor result = *second;
         at::mm_out(result, *first, prim == Prim::Conv ? weight.t() : weight);
+        return true;
+    }
+    /// The gradient of an image of which only some points were read: the product in their places,
+    /// zeros between. The library's own code for steps reaches half of its products' speed.
+    bool product_of_some(In in, at::Tensor out) const {
+        const auto gradient = rows(in[0]);
+        if (!gradient || !out.is_contiguous(at::MemoryFormat::ChannelsLast)) return false;
+        const Ints sizes{in[0].size(0), in[0].size(2), in[0].size(3), out.size(1)};
+        at::Tensor read = out.slice(2, 0, c10::nullopt, stride[0]);
+        read = read.slice(3, 0, c10::nullopt, stride[1]);
+        const at::Tensor weight = in[1].reshape({in[1].size(0), in[1].size(1)});
+        out.zero_();
+        read.copy_(at::mm(*gradient, weight).view(sizes).permute({0, 3, 1, 2}));
         return true;
     }
     at::Tensor forward(const at::Tensor& x, const at::Tensor& w) const {
