@@ -286,6 +286,17 @@ class ProductEmitter {
         return with_sums(text, sums, {a, b});
     }
 
+    // Tells ptxas to leave the loop as it is: it would unroll some tiles' fourfold, which takes it
+    // ten times as long, for registers that do not suffice.
+    static void keep_rolled(llvm::Instruction& latch) {
+        llvm::LLVMContext& c = latch.getContext();
+        llvm::Metadata* no =
+            llvm::MDNode::get(c, llvm::MDString::get(c, "llvm.loop.unroll.disable"));
+        llvm::MDNode* loop = llvm::MDNode::getDistinct(c, {nullptr, no});
+        loop->replaceOperandWith(0, loop);
+        latch.setMetadata(llvm::LLVMContext::MD_loop, loop);
+    }
+
     std::vector<IrValue> multiply() {
         const unsigned ahead = tile_.stages - 2;
         for (unsigned k = 0; k < ahead; ++k) {
@@ -329,7 +340,7 @@ class ProductEmitter {
         here->addIncoming(next_here, end);
         there->addIncoming(next_there, end);
         for (std::size_t i = 0; i < phis.size(); ++i) phis[i]->addIncoming(sums[i], end);
-        b_.CreateCondBr(b_.CreateICmpULT(next, number(steps_)), loop, done);
+        keep_rolled(*b_.CreateCondBr(b_.CreateICmpULT(next, number(steps_)), loop, done));
         b_.SetInsertPoint(done);
         return with_sums("wgmma.wait_group.sync.aligned 0;", sums, {});
     }

@@ -12,7 +12,7 @@
 
 namespace ingot::runtime::cuda {
 
-const std::string_view kGpuKernelsVersion = "ingot gpu kernels 8";
+const std::string_view kGpuKernelsVersion = "ingot gpu kernels 9";
 
 namespace {
 
