@@ -19,7 +19,10 @@ bool is_costly(Prim p) {
 }  // namespace
 
 Epilogues::Epilogues(const Graph& graph)
-    : graph_(graph), is_output_(graph.values().size(), false), readers_(graph.values().size()) {
+    : graph_(graph),
+      frozen_(frozen_values(graph)),
+      is_output_(graph.values().size(), false),
+      readers_(graph.values().size()) {
     for (const Output& o : graph.outputs()) is_output_[o.value] = true;
     for (NodeId id = 0; id < graph.nodes().size(); ++id)
         for (ValueId v : graph.node(id).operands)
@@ -39,6 +42,15 @@ bool Epilogues::hands_out(ValueId v) const {
         return (biased || n.prim == Prim::Reshape || n.prim == Prim::Convert) &&
                hands_out(n.results[0]);
     });
+}
+
+ValueId Epilogues::own_copy(NodeId product) const {
+    const ValueId right = graph_.node(product).operands[1];
+    const Node* made = graph_.producer(right);
+    if (made == nullptr || made->prim != Prim::Convert || !frozen_[right]) return kNone;
+    if (graph_.type(right).rank() != 2 || is_output_[right] || readers_[right].size() != 1)
+        return kNone;
+    return right;
 }
 
 bool Epilogues::costly(NodeId product) const {

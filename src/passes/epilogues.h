@@ -19,10 +19,16 @@ class Epilogues {
     /// of our own writes as much as two.
     bool costly(NodeId product) const;
 
+    /// The product's right side if it is a copy of a frozen weight that nobody else reads, as
+    /// autocast makes one in 16 bits: how that lies is ours to choose, so that its rows may run
+    /// along the sum whichever way the weight does. Else kNone.
+    ValueId own_copy(NodeId product) const;
+
   private:
     bool hands_out(ValueId v) const;
 
     const Graph& graph_;
+    std::vector<bool> frozen_;                  // by value
     std::vector<bool> is_output_;               // by value
     std::vector<std::vector<NodeId>> readers_;  // by value
 };

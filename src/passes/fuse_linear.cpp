@@ -56,9 +56,11 @@ class LinearFuser {
     bool is_generated(NodeId product) const {
         if (!context_.generated_product || !epilogues_.costly(product)) return false;
         const Node& n = old_.node(product);
-        // Weights as Linear stores them, whose rows run along the sum.
+        // Weights as Linear stores them, whose rows run along the sum, or that can be laid so.
         const Node* weight = old_.producer(n.operands[1]);
-        if (weight == nullptr || weight->prim != Prim::Permute) return false;
+        if ((weight == nullptr || weight->prim != Prim::Permute) &&
+            epilogues_.own_copy(product) == kNone)
+            return false;
         const Type& left = old_.type(n.operands[0]);
         return context_.generated_product(
             {left.sizes[0], old_.type(n.results[0]).sizes[1], left.sizes[1], left.dtype});

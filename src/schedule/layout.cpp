@@ -222,13 +222,15 @@ Sizes dense(const Sizes& sizes, const Order& order) {
 
 }  // namespace
 
-Layouts::Layouts(const Graph& g, bool gpu, const std::vector<ValueId>& copies)
+Layouts::Layouts(const Graph& g, bool gpu, const std::vector<ValueId>& copies,
+                 const std::vector<ValueId>& turned)
     : strides_(g.values().size()),
       output_(g.values().size(), -1),
       written_(g.values().size(), kNone),
       copy_(g.values().size(), false) {
     for (ValueId v : copies) copy_[v] = true;
     std::vector<Order> orders = LayoutWalk(g, gpu).run();
+    for (ValueId v : turned) orders[v] = {1, 0};
     for (ValueId v = 0; v < g.values().size(); ++v) strides_[v] = dense(g.type(v).sizes, orders[v]);
     for (const Input& in : g.inputs()) strides_[in.value] = in.strides;
     for (std::size_t i = 0; i < g.outputs().size(); ++i) {

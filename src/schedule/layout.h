@@ -17,7 +17,9 @@ class Layouts {
   public:
     /// `gpu`: the vendor's convolutions also want their filters channels last.
     /// `copies`: values that shall have memory even where they only rearrange elements.
-    explicit Layouts(const Graph& graph, bool gpu = false, const std::vector<ValueId>& copies = {});
+    /// `turned`: matrices that shall lie column by column.
+    explicit Layouts(const Graph& graph, bool gpu = false, const std::vector<ValueId>& copies = {},
+                     const std::vector<ValueId>& turned = {});
     /// In elements, for the value's own buffer (should it get one).
     const Sizes& strides(ValueId v) const { return strides_[v]; }
     /// Which graph output the value is, or -1.

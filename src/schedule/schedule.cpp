@@ -29,7 +29,7 @@ class Scheduler {
         : g_(legal.graph),
           options_(options),
           epilogues_(g_),
-          layouts_(g_, options.gpu, legal.in_memory),
+          layouts_(g_, options.gpu, legal.in_memory, turned_weights()),
           placement_(place(
               g_, layouts_, legal.in_memory, [this](NodeId id) { return generates(id); },
               options.gpu)),
@@ -65,6 +65,18 @@ class Scheduler {
         if (options_.generate_with_epilogue_only && !epilogues_.costly(id)) return false;
         return options_.generate_contraction &&
                options_.generate_contraction(bare_contraction(g_, id, layouts_));
+    }
+
+    // Weights of products that may be generated, which want rows that run along the sum: those of
+    // which there is a copy anyway.
+    std::vector<ValueId> turned_weights() const {
+        std::vector<ValueId> turned;
+        if (!options_.generate_with_epilogue_only) return turned;
+        for (NodeId id = 0; id < g_.nodes().size(); ++id) {
+            if (g_.node(id).prim != Prim::Matmul || !epilogues_.costly(id)) continue;
+            if (const ValueId v = epilogues_.own_copy(id); v != kNone) turned.push_back(v);
+        }
+        return turned;
     }
 
     // --- buffers ---

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -124,4 +125,25 @@ TEST(GpuProduct, AnEpilogueIsCostlyUnlessItsInputIsHandedOut) {
     EXPECT_TRUE(Epilogues(graph).costly(product(graph)));
     graph.add_output(graph.node(product(graph)).results[0], {Expr(64), Expr(1)});
     EXPECT_FALSE(Epilogues(graph).costly(product(graph)));
+}
+
+// The weight by input, as GPT-2 stores it, in 32 bits; autocast makes a copy in 16.
+TEST(GpuProduct, TheCopyOfAFrozenWeightIsLaidAsProductsWantIt) {
+    const auto graph = [](const std::string& frozen, const std::string& more) {
+        return parse_graph("graph(%0: bf16[64, 128], %1: f32[128, 192]" + frozen +
+                           ") {\n  %2 = convert(%1) {dtype=bf16}\n  %3 = matmul(%0, %2)\n"
+                           "  %4 = sigmoid(%3)\n  return %4" + more + "\n}");
+    };
+    const auto generates = [](Graph g) {
+        ScheduleOptions options;
+        options.gpu = true;
+        options.generate_with_epilogue_only = true;
+        options.generate_contraction = [](const Kernel& k) { return product_form(k).has_value(); };
+        const Plan plan = schedule(std::move(g), options);
+        return std::ranges::any_of(plan.kernels,
+                                   [](const Kernel& k) { return k.contraction != nullptr; });
+    };
+    EXPECT_TRUE(generates(graph(" frozen", "")));
+    EXPECT_FALSE(generates(graph("", "")));            // would be turned at every call
+    EXPECT_FALSE(generates(graph(" frozen", ", %2")));  // lies as the caller expects it
 }

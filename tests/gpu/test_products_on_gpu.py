@@ -123,3 +123,33 @@ def test_cuda_graphs() -> None:
         for _ in range(4):
             x = torch.randn(1024, 768, device="cuda", dtype=torch.bfloat16)
             torch.testing.assert_close(compiled(x), layer(x), rtol=2e-2, atol=2e-2)
+
+
+def test_weights_by_input_are_laid_by_output() -> None:
+    """GPT-2's layers: the copy that autocast makes of a frozen weight lies as products want it."""
+
+    class Up(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(768, 3072) * 0.02)
+            self.bias = nn.Parameter(torch.randn(3072))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.addmm(self.bias, x.view(-1, 768), self.weight).view(8, 512, 3072)
+            return functional.gelu(y, approximate="tanh")
+
+    torch.manual_seed(0)
+    layer = Up().cuda().eval()
+    x = torch.randn(8, 512, 768, device="cuda")
+    compiled = ingot.compile(layer)
+    for _ in range(3):
+        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+            result, eager = compiled(x), layer(x)
+        with torch.no_grad():
+            y = x.view(-1, 768).double() @ layer.weight.double() + layer.bias.double()
+            exact = functional.gelu(y, approximate="tanh").view(8, 512, 3072)
+            assert error(result, exact) <= 2 * error(eager, exact)
+            layer.weight.mul_(1.5)
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        names = names_of_kernels(lambda: compiled(x))
+    assert any("ingot_matmul" in name for name in names), names
