@@ -6,10 +6,14 @@
 //   columns of the result, the length of the sums, the rows of a transposed left side. The zeros
 //   are written by whoever makes the operand, or a copy; both gradients share theirs.
 //
+// Products whose result is handed out as it is and that generated code writes to rows at odd places
+// (context.generated_odd_product) are left alone: nothing is cut off behind them.
+//
 // Only for vendors' products on GPUs, of types of two bytes. Linear.
 #include <map>
 #include <tuple>
 
+#include "passes/epilogues.h"
 #include "passes/facts.h"
 #include "passes/passes.h"
 
@@ -24,13 +28,14 @@ constexpr std::int64_t kWorthCopy = 256;
 
 class Aligner {
   public:
-    explicit Aligner(const Graph& g) : old_(g), frozen_(frozen_values(g)), rewriter_(g) {}
+    Aligner(const Graph& g, const PassContext& context)
+        : old_(g), context_(context), epilogues_(g), frozen_(frozen_values(g)), rewriter_(g) {}
 
     Graph run() {
         for (NodeId id = 0; id < old_.nodes().size(); ++id) {
             const Node& n = old_.node(id);
             const Missing missing = missing_from(n);
-            if (missing.any())
+            if (missing.any() && !is_generated(id, missing))
                 emit(n, missing);
             else
                 rewriter_.copy(id);
@@ -74,6 +79,20 @@ class Aligner {
         return m;
     }
 
+    /// Whether generated code takes the product as it is.
+    bool is_generated(NodeId id, const Missing& missing) const {
+        const Node& n = old_.node(id);
+        if (!context_.generated_odd_product) return false;
+        if (n.prim != Prim::Matmul || missing.rows != 0 || missing.length != 0) return false;
+        // Both sides' rows must run along the sum, sixteen bytes at a time.
+        if (is_transposed(n.operands[0]) || !is_transposed(n.operands[1])) return false;
+        const Type& left = old_.type(n.operands[0]);
+        if (!left.sizes[1].is_constant() || left.sizes[1].constant() % kColumns != 0) return false;
+        if (!epilogues_.only_handed_out(id)) return false;
+        return context_.generated_odd_product(
+            {left.sizes[0], old_.type(n.results[0]).sizes[1], left.sizes[1], left.dtype});
+    }
+
     /// `v` with zeros behind its last two dims. A transposed matrix is filled up as it lies.
     ValueId padded(ValueId v, std::int64_t rows, std::int64_t columns) {
         if (rows == 0 && columns == 0) return v;
@@ -115,6 +134,8 @@ class Aligner {
     }
 
     const Graph& old_;
+    const PassContext& context_;
+    const Epilogues epilogues_;
     std::vector<bool> frozen_;
     std::map<std::tuple<ValueId, std::int64_t, std::int64_t>, ValueId> made_;
     Rewriter rewriter_;
@@ -124,7 +145,7 @@ class Aligner {
 
 Graph align_columns(const Graph& graph, const PassContext& context) {
     if (!context.vendor_epilogues) return graph;
-    return Aligner(graph).run();
+    return Aligner(graph, context).run();
 }
 
 }  // namespace ingot

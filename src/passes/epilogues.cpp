@@ -44,6 +44,17 @@ bool Epilogues::hands_out(ValueId v) const {
     });
 }
 
+bool Epilogues::only_handed_out(NodeId product) const {
+    ValueId v = graph_.node(product).results[0];
+    while (!is_output_[v]) {
+        if (readers_[v].size() != 1) return false;
+        const Node& n = graph_.node(readers_[v][0]);
+        if (n.prim != Prim::Reshape) return false;
+        v = n.results[0];
+    }
+    return readers_[v].empty();
+}
+
 ValueId Epilogues::own_copy(NodeId product) const {
     const ValueId right = graph_.node(product).operands[1];
     const Node* made = graph_.producer(right);

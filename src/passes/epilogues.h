@@ -19,6 +19,10 @@ class Epilogues {
     /// of our own writes as much as two.
     bool costly(NodeId product) const;
 
+    /// Whether the product's result becomes one of the graph, perhaps in another shape, and serves
+    /// nothing else.
+    bool only_handed_out(NodeId product) const;
+
     /// The product's right side if it is a copy of a frozen weight that nobody else reads, as
     /// autocast makes one in 16 bits: how that lies is ours to choose, so that its rows may run
     /// along the sum whichever way the weight does. Else kNone.

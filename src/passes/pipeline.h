@@ -39,6 +39,9 @@ struct PassContext {
     /// Products of m by k with k by n that generated code computes with what follows them; asked
     /// where that is costly (epilogues.h). Empty: none.
     std::function<bool(const PackQuery&)> generated_product;
+    /// Products without anything behind them whose result has an odd number of columns, which
+    /// generated code writes where the caller wants it. Empty: none.
+    std::function<bool(const PackQuery&)> generated_odd_product;
     /// Constants of at most this many elements are computed now.
     std::int64_t constant_elements = 256;
     /// Set for a program that holds its own backward: what is cheap to compute is computed again

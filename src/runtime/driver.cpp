@@ -120,7 +120,8 @@ class ProductChoice {
         if (form && asked_) asked_(*form);
         return form && wins(*form);
     }
-    bool may_generate(const PackQuery& q) const {
+    /// `odd`: one that stands alone, of an odd number of columns; else one with an epilogue.
+    bool may_generate(const PackQuery& q, bool odd) const {
         if (q.dtype != DType::BF16 && q.dtype != DType::F16) return false;
         if (!q.n.is_constant() || !q.k.is_constant()) return false;
         codegen::ProductForm form;
@@ -128,7 +129,7 @@ class ProductChoice {
         form.columns = q.n.constant();
         form.depth = q.k.constant();
         form.dtype = q.dtype;
-        return wins(form);
+        return form.odd() == odd && wins(form);
     }
 
   private:
@@ -145,8 +146,14 @@ class ProductChoice {
 /// Passes of a program for a GPU; `products`: with generated products, or null.
 PassContext gpu_passes(const ProductChoice* products) {
     PassContext context;
-    if (products != nullptr)
-        context.generated_product = [=](const PackQuery& q) { return products->may_generate(q); };
+    if (products != nullptr) {
+        context.generated_product = [=](const PackQuery& q) {
+            return products->may_generate(q, false);
+        };
+        context.generated_odd_product = [=](const PackQuery& q) {
+            return products->may_generate(q, true);
+        };
+    }
     // A wide product keeps more of the GPU busy than several narrow ones, whatever the rows.
     context.merge_rows = std::int64_t{1} << 40;
     context.vendor_epilogues = true;

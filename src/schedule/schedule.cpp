@@ -62,9 +62,19 @@ class Scheduler {
         if (!has_contraction_form(g_, n) || n.attrs.has("dtype")) return false;
         // Nobody else reads panels.
         if (n.prim == Prim::PackedMatmul || n.prim == Prim::PackedConv) return true;
-        if (options_.generate_with_epilogue_only && !epilogues_.costly(id)) return false;
+        if (options_.gpu && has_odd_rows(n)) {
+            if (!epilogues_.only_handed_out(id)) return false;
+        } else if (options_.generate_with_epilogue_only && !epilogues_.costly(id)) {
+            return false;
+        }
         return options_.generate_contraction &&
                options_.generate_contraction(bare_contraction(g_, id, layouts_));
+    }
+
+    // Generated code writes them with nothing behind the product only: see align_columns.
+    bool has_odd_rows(const Node& n) const {
+        const Expr columns = g_.type(n.results[0]).sizes.back();
+        return n.prim == Prim::Matmul && columns.is_constant() && columns.constant() % 8 != 0;
     }
 
     // Weights of products that may be generated, which want rows that run along the sum: those of

@@ -125,6 +125,34 @@ def test_cuda_graphs() -> None:
             torch.testing.assert_close(compiled(x), layer(x), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("shape", "n"),
+    [((8, 512, 768), 50257), ((5100, 768), 50257), ((4096, 768), 30523), ((1000, 264), 6001)],
+)
+def test_rows_at_odd_places(dtype, shape, n) -> None:
+    """A vocabulary's logits are written where the caller finds them, and nothing beside them."""
+    torch.manual_seed(0)
+    layer = nn.Linear(shape[-1], n, bias=False).cuda().to(dtype).eval()
+    x = torch.randn(*shape, device="cuda", dtype=dtype)
+    with torch.no_grad():
+        compiled = ingot.compile(layer)
+        for _ in range(3):
+            result = compiled(x)
+        eager = layer(x)
+        assert result.shape == eager.shape and result.stride() == eager.stride()
+        rows = torch.randperm(x[..., 0].numel(), device="cuda")[:300]
+        exact = functional.linear(x.flatten(0, -2)[rows].double(), layer.weight.double())
+        assert error(result.flatten(0, -2)[rows], exact) <= 2 * error(
+            eager.flatten(0, -2)[rows], exact
+        )
+        # Every element of every row, the first and the last among them.
+        torch.testing.assert_close(result, eager, rtol=2e-2, atol=2e-2)
+        names = names_of_kernels(lambda: compiled(x))
+    assert any("ingot_matmul" in name for name in names), names
+    assert sum("ingot" in name for name in names) == 1, names  # no copy that cuts
+
+
 def test_weights_by_input_are_laid_by_output() -> None:
     """GPT-2's layers: the copy that autocast makes of a frozen weight lies as products want it."""
 

@@ -12,7 +12,12 @@
 //
 // Sums go through shared memory once (each warp its own 16 rows), so that the epilogue, the same
 // body as a nest's, runs on eight neighbouring elements a thread with wide, coalesced accesses.
-// Blocks are numbered by columns first: those that run together share rows of A.
+// Rows of an odd number of results begin anywhere: there a row's sums are staged as far behind a
+// multiple of eight as its results lie, so that eight of them are still written at once; those at
+// the row's two ends are written one by one.
+// Blocks are numbered by columns first: those that run together share rows of A. Where B is too
+// large to stay in the second cache, they are numbered down bands of rows first, so that each band
+// reads it once.
 #include "codegen/contraction_gpu/emit_product.h"
 
 #include <llvm/IR/InlineAsm.h>
@@ -35,6 +40,8 @@ constexpr unsigned kRowBytes = kDepth * 2;      // of a piece in shared memory
 constexpr unsigned kCopies = kRowBytes / 16;    // threads that copy a row
 constexpr std::uint64_t kBufferAlignment = 16;  // of every buffer: programs see to it
 constexpr unsigned kSwizzleRows = 8;
+constexpr std::int64_t kStaysInCache = 8 << 20;  // elements of 16 bits
+constexpr std::uint64_t kBand = 16;              // tiles one below the other
 
 class ProductEmitter {
   public:
@@ -72,7 +79,10 @@ class ProductEmitter {
         place_copies();
         const std::vector<IrValue> sums = multiply();
         stage(sums);
-        epilogue();
+        if (form_.odd())
+            odd_results();
+        else
+            epilogue();
         b_.CreateRetVoid();
         return launch_;
     }
@@ -131,10 +141,25 @@ class ProductEmitter {
     void place_block() {
         IrValue block = special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
         thread_ = special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
-        IrValue across = number(static_cast<std::uint64_t>(columns()));
-        first_row_ = b_.CreateMul(wide(b_.CreateUDiv(block, across)), b_.getInt64(tile_.rows()));
-        first_column_ =
-            b_.CreateMul(wide(b_.CreateURem(block, across)), b_.getInt64(tile_.columns));
+        const auto across = static_cast<std::uint64_t>(columns());
+        IrValue row = nullptr, column = nullptr;
+        if (form_.rows.is_constant() && form_.columns * form_.depth > kStaysInCache) {
+            const auto tall = static_cast<std::uint64_t>(
+                (form_.rows.constant() + tile_.rows() - 1) / tile_.rows());
+            const std::uint64_t band = std::min<std::uint64_t>(tall, kBand);
+            IrValue above = b_.CreateMul(b_.CreateUDiv(block, number(band * across)), number(band));
+            IrValue within = b_.CreateURem(block, number(band * across));
+            IrValue left = b_.CreateSub(number(tall), above);  // of the last band
+            IrValue high =
+                b_.CreateSelect(b_.CreateICmpULT(left, number(band)), left, number(band));
+            row = b_.CreateAdd(above, b_.CreateURem(within, high));
+            column = b_.CreateUDiv(within, high);
+        } else {
+            row = b_.CreateUDiv(block, number(across));
+            column = b_.CreateURem(block, number(across));
+        }
+        first_row_ = b_.CreateMul(wide(row), b_.getInt64(tile_.rows()));
+        first_column_ = b_.CreateMul(wide(column), b_.getInt64(tile_.columns));
         rows_ = index_.scalar(form_.rows);
         IrValue start =
             b_.CreateTrunc(b_.CreatePtrToInt(shared_, b_.getInt64Ty()), b_.getInt32Ty());
@@ -354,11 +379,20 @@ class ProductEmitter {
     // A thread has two neighbouring columns of eight, in rows eight apart.
     void stage(const std::vector<IrValue>& sums) {
         barrier();  // the units have read all pieces
-        const unsigned row_bytes = tile_.staged_row() * 4;
+        const unsigned row_bytes = form_.odd() ? odd_row() : tile_.staged_row() * 4;
         warp_ = b_.CreateLShr(thread_, number(5));
         lane_ = b_.CreateAnd(thread_, number(31));
         own_ = b_.CreateMul(warp_, number(16 * row_bytes));
         IrValue row = b_.CreateLShr(lane_, number(2)), pair = b_.CreateAnd(lane_, number(3));
+        if (form_.odd())
+            stage_odd(sums, row, pair);
+        else
+            stage_wide(sums, row, pair, row_bytes);
+        run_volatile("bar.warp.sync 0xffffffff;");
+    }
+
+    void stage_wide(const std::vector<IrValue>& sums, IrValue row, IrValue pair,
+                    unsigned row_bytes) {
         IrValue at = b_.CreateAdd(own_, b_.CreateAdd(b_.CreateMul(row, number(row_bytes)),
                                                      b_.CreateMul(pair, number(8))));
         IrValue to = shared_at(at);
@@ -370,7 +404,101 @@ class ProductEmitter {
             b_.CreateAlignedStore(both, b_.CreateGEP(b_.getInt8Ty(), to, number(place)),
                                   llvm::Align(8));
         }
-        run_volatile("bar.warp.sync 0xffffffff;");
+    }
+
+    // --- results at odd places ---
+
+    DType odd_type() const {
+        const Store& s = product_.epilogue.stores[0];
+        return kernel_.buffers[static_cast<std::size_t>(s.buffer)].dtype;
+    }
+    // Bytes of a row of rounded sums in shared memory: neighbouring rows start four banks apart.
+    unsigned odd_row() const { return tile_.staged_row() * 2; }
+    IrValue row_of_result(IrValue row) {
+        return b_.CreateAdd(first_row_, wide(b_.CreateAdd(b_.CreateMul(warp_, number(16)), row)));
+    }
+    // Where the block's first result of row m lies, in elements.
+    IrValue odd_start(IrValue m) {
+        index_.enter_scope();
+        index_.bind(product_.m[0].var, m);
+        index_.bind(product_.n[0].var, first_column_);
+        IrValue at = index_.scalar(product_.epilogue.stores[0].offset);
+        index_.leave_scope();
+        return at;
+    }
+    // How far that is behind a multiple of eight.
+    IrValue shift(IrValue start) {
+        return b_.CreateAnd(b_.CreateTrunc(start, b_.getInt32Ty()), number(kEpilogueLanes - 1));
+    }
+
+    // The sums, rounded, each as far behind its column as the row begins behind a multiple of 8.
+    void stage_odd(const std::vector<IrValue>& sums, IrValue row, IrValue pair) {
+        IrValue rows[2];
+        for (unsigned h = 0; h < 2; ++h) {
+            IrValue at = b_.CreateAdd(row, number(8 * h));
+            IrValue place =
+                b_.CreateAdd(shift(odd_start(row_of_result(at))), b_.CreateMul(pair, number(2)));
+            rows[h] = shared_at(b_.CreateAdd(own_, b_.CreateAdd(b_.CreateMul(at, number(odd_row())),
+                                                                b_.CreateMul(place, number(2)))));
+        }
+        for (unsigned i = 0; i < sums.size(); i += 2) {
+            IrValue both = llvm::PoisonValue::get(with_lanes(b_.getFloatTy(), 2));
+            both = b_.CreateInsertElement(both, sums[i], std::uint64_t{0});
+            both = b_.CreateInsertElement(both, sums[i + 1], std::uint64_t{1});
+            IrValue rounded = to_storage(context_, odd_type(), both);
+            for (unsigned k = 0; k < 2; ++k)
+                b_.CreateAlignedStore(
+                    b_.CreateExtractElement(rounded, std::uint64_t{k}),
+                    b_.CreateGEP(b_.getInt8Ty(), rows[i % 4 / 2], number(i / 4 * 16 + k * 2)),
+                    llvm::Align(2));
+        }
+    }
+
+    // A row at a time: most lanes have eight results each that are written at once, eight have one
+    // before these and one behind them.
+    void odd_results() {
+        const unsigned whole = tile_.columns / kEpilogueLanes - 1;
+        IrValue left =
+            b_.CreateSub(b_.getInt64(static_cast<std::uint64_t>(form_.columns)), first_column_);
+        IrValue all = b_.getInt64(tile_.columns);
+        IrValue columns = b_.CreateTrunc(b_.CreateSelect(b_.CreateICmpSLT(left, all), left, all),
+                                         b_.getInt32Ty());
+        IrValue out = function_->getArg(static_cast<unsigned>(product_.epilogue.stores[0].buffer));
+        IrValue has_piece = b_.CreateICmpULT(lane_, number(whole));
+        IrValue has_ends =
+            b_.CreateICmpULT(b_.CreateSub(lane_, number(whole)), number(kEpilogueLanes));
+        IrValue piece = b_.CreateMul(b_.CreateAdd(lane_, number(1)), number(kEpilogueLanes));
+        IrValue first = b_.CreateSub(lane_, number(whole));
+        emit_for(b_, "row", b_.getInt64(0), b_.getInt64(16), 1, [&](IrValue r) {
+            IrValue row = b_.CreateTrunc(r, b_.getInt32Ty()), m = row_of_result(row);
+            IrValue start = odd_start(m), moved = shift(start);
+            IrValue end = b_.CreateAdd(columns, moved);
+            if (!a_.all_inside) end = b_.CreateSelect(b_.CreateICmpSLT(m, rows_), end, number(0));
+            IrValue from = b_.CreateAdd(own_, b_.CreateMul(row, number(odd_row())));
+            IrValue to =
+                b_.CreateGEP(b_.getInt16Ty(), out,
+                             b_.CreateAnd(start, b_.getInt64(~std::uint64_t{kEpilogueLanes - 1})));
+            const auto move = [&](IrValue place, llvm::Type* type, unsigned align) {
+                IrValue at = b_.CreateMul(place, number(2));
+                IrValue v = b_.CreateAlignedLoad(type, shared_at(b_.CreateAdd(from, at)),
+                                                 llvm::Align(align));
+                b_.CreateAlignedStore(v, b_.CreateGEP(b_.getInt8Ty(), to, at), llvm::Align(align));
+            };
+            IrValue behind = b_.CreateAdd(piece, number(kEpilogueLanes));
+            emit_if(b_, b_.CreateAnd(has_piece, b_.CreateICmpULE(behind, end)),
+                    [&] { move(piece, with_lanes(b_.getInt32Ty(), 4), 16); });
+            emit_if(b_, has_ends, [&] {
+                IrValue inside =
+                    b_.CreateAnd(b_.CreateICmpUGE(first, moved), b_.CreateICmpULT(first, end));
+                emit_if(b_, inside, [&] { move(first, b_.getInt16Ty(), 2); });
+                // Behind the last whole eight, but not the first again.
+                IrValue last = b_.CreateAnd(end, number(~(kEpilogueLanes - 1)));
+                last =
+                    b_.CreateSelect(b_.CreateICmpEQ(last, number(0)), number(kEpilogueLanes), last);
+                last = b_.CreateAdd(last, first);
+                emit_if(b_, b_.CreateICmpULT(last, end), [&] { move(last, b_.getInt16Ty(), 2); });
+            });
+        });
     }
 
     Phase body_phase() const {

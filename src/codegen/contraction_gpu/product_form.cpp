@@ -29,6 +29,23 @@ std::optional<ProductOperand> operand(const std::vector<Inst>& insts, Expr row, 
     return ProductOperand{load.buffer, across->rest, across->stride};
 }
 
+// Nothing but the sums, rounded to 16 bits, row by row.
+bool is_bare(const Kernel& kernel) {
+    const Contraction& c = *kernel.contraction;
+    if (c.epilogue.stores.size() != 1) return false;
+    const Store& s = c.epilogue.stores[0];
+    const DType dtype = kernel.buffers.at(static_cast<std::size_t>(s.buffer)).dtype;
+    if (s.mask != kNone || (dtype != DType::BF16 && dtype != DType::F16)) return false;
+    for (const Inst& i : c.epilogue.insts)
+        if (i.kind != InstKind::Accumulator &&
+            !(i.kind == InstKind::Prim && i.prim == Prim::Convert && i.dtype == dtype))
+            return false;
+    const auto along = linear_in(s.offset, c.n[0].var);
+    if (!along || !along->stride.is(1)) return false;
+    const auto across = linear_in(along->rest, c.m[0].var);
+    return across && across->stride.is_constant() && across->rest.is_constant();
+}
+
 }  // namespace
 
 std::optional<ProductForm> product_form(const Kernel& kernel) {
@@ -42,7 +59,7 @@ std::optional<ProductForm> product_form(const Kernel& kernel) {
     form.rows = c.m[0].extent;
     form.columns = c.n[0].extent.constant();
     form.depth = c.k[0].extent.constant();
-    if (form.columns % kAligned != 0 || form.depth % kAligned != 0) return std::nullopt;
+    if (form.depth % kAligned != 0 || (form.odd() && !is_bare(kernel))) return std::nullopt;
     const auto a = operand(c.a_insts, c.m[0].var, c.k[0].var);
     const auto b = operand(c.b_insts, c.n[0].var, c.k[0].var);
     if (!a || !b) return std::nullopt;
@@ -70,7 +87,7 @@ double estimated_time(const ProductForm& form, std::int64_t rows, const ProductT
     constexpr double kAnswer = 0.8;             // from asking for a piece to its arrival
     constexpr double kCacheOfKilobyte = 0.009;  // from the second cache, of one multiprocessor
     constexpr double kMultiplyAdds = 3.6e6;     // of one multiprocessor's units in a us
-    constexpr double kResult = 0.8 / 8192;
+    constexpr double kResult = 0.8 / 8192;      // an odd product's take as long
     const std::int64_t blocks = pieces(rows, tile.rows()) * pieces(form.columns, tile.columns);
     const double resident =
         static_cast<double>(std::min<std::int64_t>(tile.blocks, pieces(blocks, kProcessors)));
@@ -100,7 +117,7 @@ bool product_wins(const ProductForm& form) {
     const auto columns = static_cast<double>(form.columns), depth = static_cast<double>(form.depth);
     const double bytes = 2 * (rows * depth + columns * depth + rows * columns);
     const double library = 3.2 + std::max(2 * rows * columns * depth / 700e6, bytes / 3.5e6);
-    const double rest = 1.7 + rows * columns * 0.957e-6;
+    const double rest = 1.7 + rows * columns * 0.957e-6;  // of the copy of odd rows, too
     const double own = estimated_time(form, form.rows.constant(), tile_of(form));
     return 1.1 * own < library + rest;
 }

@@ -58,6 +58,9 @@ struct ProductForm {
     Expr rows;  // of the result; known at run time at the latest
     std::int64_t columns = 0, depth = 0;
     DType dtype = DType::BF16;
+    /// Rows of the result begin at odd places (a vocabulary of 50257 words), which no library's
+    /// fast product writes: a product without an epilogue.
+    bool odd() const { return columns % kEpilogueLanes != 0; }
 };
 
 /// The kernel's contraction in that form; nothing where it has another one.
@@ -69,7 +72,8 @@ double estimated_time(const ProductForm& form, std::int64_t rows, const ProductT
 const ProductTile& tile_of(const ProductForm& form);
 
 /// Whether the product with something costly behind it (passes/epilogues.h) takes clearly less time
-/// than the library's and a kernel for the rest. Only `rows`, `columns` and `depth` count.
+/// than the library's and a kernel for the rest: of an odd product, for the copy of its rows to
+/// where they belong. Only `rows`, `columns` and `depth` count.
 bool product_wins(const ProductForm& form);
 
 }  // namespace ingot::codegen
