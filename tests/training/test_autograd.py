@@ -425,13 +425,15 @@ def test_ten_steps_of_adam_stay_as_close_to_float64():
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("points", [1, 6])
-def test_convolutions_of_one_tap(channels_last, points):
-    # Some processors have them as matrix products that write into planned memory.
+@pytest.mark.parametrize("points", [1, 6, 9])
+@pytest.mark.parametrize("stride", [1, 2, (1, 3)])
+def test_convolutions_of_one_tap(channels_last, points, stride):
+    # Some processors have them as matrix products that write into planned memory; where they step,
+    # some points of the image are not read and have a gradient of zero.
     torch.manual_seed(0)
     order = torch.channels_last if channels_last else torch.contiguous_format
     model = torch.nn.Sequential(
-        torch.nn.Conv2d(24, 96, 3, padding=1), torch.nn.GELU(), torch.nn.Conv2d(96, 48, 1),
+        torch.nn.Conv2d(24, 96, 3, padding=1), torch.nn.GELU(), torch.nn.Conv2d(96, 48, 1, stride),
         torch.nn.Tanh(),
     ).to(memory_format=order)  # fmt: skip
     x = torch.randn(4, 24, points, points).to(memory_format=order).requires_grad_()
