@@ -99,6 +99,16 @@ bool looks_deep(std::string_view name) {
            name.starts_with("_heapq.") || name.starts_with("_bisect.");
 }
 
+/// Whether a method that changes a container keeps all that is in there.
+bool only_adds(std::string_view name, PyObject* container) {
+    static const std::unordered_set<std::string_view> names = {
+        "append", "appendleft", "extend",  "extendleft",  "insert",      "add",
+        "sort",   "reverse",    "rotate",  "setdefault",  "__iadd__",    "move_to_end",
+        "insort", "heappush",   "heapify", "insort_left", "insort_right"};
+    if (is_deque(container) && most_of_deque(container).get() != Py_None) return false;
+    return names.contains(name.substr(name.rfind('.') + 1));
+}
+
 /// Autocast of a device that is no part of Modes.
 bool is_autocast_elsewhere(std::string_view name, std::span<PyObject* const> all) {
     if (name.find("autocast_") == std::string_view::npos || name.ends_with("_available") ||
@@ -430,9 +440,11 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
         case CallKind::Mutator:
             if (self == nullptr && !all.empty()) self = all[0];
             if (self == nullptr) throw Puzzle("a call of " + c.name);
+            if (c.name == "set.pop" && world_->find(self) != nullptr)  // no guard says which one
+                throw Puzzle("a member of a set from outside, whichever it is");
             if (looks_deep(c.name) && event.keyword_names == nullptr) read_arguments(all, 6);
             if (PyList_Check(self) || PyDict_Check(self) || PyAnySet_Check(self) || is_deque(self))
-                world_->write_whole(self);
+                world_->write_whole(self, !only_adds(c.name, self));
             else  // of a class that says itself what it does
                 world_->read_whole(self, 1);
             for (PyObject* o : all)

@@ -259,6 +259,7 @@ void Recording::give_up(const std::string& reason) {
     } stop;
     const Pending pending;
     end_eagerly(reason, Frames::Stay);
+    world_->let_go();
 }
 
 bool Recording::may_begin_again(const Transcript& transcript, Frames frames,
@@ -449,6 +450,10 @@ Verdict Recording::break_at(Frame frame, const Event& event, const std::string& 
         const std::shared_ptr<const Segment> broken = segment_;
         const auto children = segment_->children;
         const std::size_t operands = event.operands.size();
+        {
+            const Quiet quiet;
+            world_->let_go();  // what the operation lets go of goes there, and not later
+        }
         *result = perform_unobserved(event);
         if (!ended || *result == nullptr || children->size() >= context_.limit) {
             over_ = true;
@@ -466,11 +471,11 @@ Verdict Recording::break_at(Frame frame, const Event& event, const std::string& 
                          i == 0 ? "function" : slot_name(f->code(), i - 1), false);
         }
         check(index + operands == roots.size(), "a break's frames changed");
-        add_slot(static_cast<Py_ssize_t>(index), *result, "the result", false);
+        const bool stays = add_result(static_cast<Py_ssize_t>(index), *result);
         held.resize(index);
         again_ = nullptr;
         const Ref handled = Ref::steal(PyErr_GetHandledException());
-        if (can_be_used_again(held) && handled.get() == handled_.get())
+        if (stays && can_be_used_again(held) && handled.get() == handled_.get())
             again_ = [broken, held, outcome = Ref::borrow(*result)] {
                 std::vector<PyObject*> slots;
                 for (const Ref& slot : held) slots.push_back(slot.get());

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <cstring>
+#include <utility>
 
 #include "capture/dict_version.h"
 #include "capture/guard_text.h"
@@ -252,6 +253,11 @@ std::string Demand::difference(PyObject* value) const {
 Ref gradient_of(PyObject* tensor) {
     const at::Tensor& t = THPVariable_Unpack(tensor).grad();
     return t.defined() ? Ref::steal(THPVariable_Wrap(t)) : Ref::borrow(Py_None);
+}
+
+void GuardSet::drop_all() {
+    const GuardSet gone = std::exchange(*this, GuardSet());
+    modes = gone.modes;
 }
 
 bool GuardSet::take(PinnedRead& read, PyObject* value) {

@@ -229,6 +229,8 @@ class GuardSet {
     const SizeGuards* find_sizes() const { return sizes_.get(); }
     void begin_sizes(std::shared_ptr<trace::SymbolicSizes> symbols);
     void drop_sizes() { sizes_.reset(); }
+    /// Only the modes are guarded from now on, and nothing is held.
+    void drop_all();
     /// A name for a place that is the same in every recording of one list.
     std::string key(std::int32_t place) const;
     /// One sentence a guard.

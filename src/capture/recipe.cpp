@@ -10,7 +10,9 @@
 
 #include <cstring>
 
+#include "capture/dict_image.h"
 #include "capture/objects.h"
+#include "capture/set_image.h"
 
 namespace ingot::capture {
 namespace {
@@ -49,6 +51,22 @@ bool is_iterator_with_reduce(PyObject* o) {
     return t == &PyListIter_Type || t == &PyTupleIter_Type || t == &PyRangeIter_Type ||
            t == &PyEnum_Type || t == &PyZip_Type || t == &PyReversed_Type || t == &PyMap_Type ||
            t == &PyFilter_Type || t == &PyListRevIter_Type || is_dict_iterator(o);
+}
+
+/// Makes an instance of `type` as its layout's own __new__ does.
+PyObject* bare(PyObject* type) {
+    auto* t = reinterpret_cast<PyTypeObject*>(type);
+    Ref nothing = Ref::steal(PyTuple_New(0));
+    return nothing ? layout_of(t)->tp_new(t, nothing.get(), nullptr) : nullptr;
+}
+
+/// A new set of the class of `set` and with its places.
+PyObject* placed_set(PyObject* set) {
+    Ref made =
+        Ref::steal(PyFrozenSet_CheckExact(set) ? PyFrozenSet_New(nullptr)
+                                               : bare(reinterpret_cast<PyObject*>(Py_TYPE(set))));
+    if (!made || SetImage(set).restore(made.get())) return made.release();
+    return PyErr_NoMemory();
 }
 
 [[noreturn]] void refuse(PyObject* o) {
@@ -182,6 +200,16 @@ std::int32_t RecipeBuilder::deque(PyObject* o) {
     return at;
 }
 
+Ref RecipeBuilder::image_of_set(PyObject* set, const std::vector<std::int32_t>& members) const {
+    for (std::int32_t member : members)
+        if (recipes_.instructions[static_cast<std::size_t>(member)].make != Make::Constant)
+            return {};
+    if (members.empty() || finalizer_of(Py_TYPE(set)) != nullptr) return {};
+    Ref image = Ref::steal(placed_set(set));
+    if (!image) PyErr_Clear();
+    return image;
+}
+
 void RecipeBuilder::fill_vars(PyObject* o, std::int32_t at) {
     PyObject** dict = _PyObject_GetDictPtr(o);
     if (dict == nullptr || *dict == nullptr) return;
@@ -239,7 +267,13 @@ std::int32_t RecipeBuilder::plain_object(PyObject* o) {
         held_.push_back(items);
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i)
             fill.parts.push_back(add(PyList_GET_ITEM(items.get(), i)));
-        emit(std::move(fill));
+        if (Ref image = image_of_set(o, fill.parts)) {
+            Instruction& made = recipes_.instructions[static_cast<std::size_t>(at)];
+            made.make = Make::PlacedSet;
+            made.object = std::move(image);
+        } else {
+            emit(std::move(fill));
+        }
     } else {
         refuse(o);
     }
@@ -297,6 +331,8 @@ std::int32_t RecipeBuilder::fresh(PyObject* o) {
         held_.push_back(items);
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i)
             parts.push_back(add(PyList_GET_ITEM(items.get(), i)));
+        if (Ref image = image_of_set(o, parts))
+            return emit({Make::PlacedSet, -1, 0, std::move(image)});
         return emit({Make::FrozenSet, -1, 0, {}, std::move(parts)});
     }
     return plain_object(o);
@@ -335,13 +371,6 @@ struct Worker {
     }
     PyObject* target(const Instruction& i) const {
         return registers[static_cast<std::size_t>(i.index)].get();
-    }
-
-    /// Makes an instance of `type` as its layout's own __new__ does.
-    static PyObject* bare(PyObject* type) {
-        auto* t = reinterpret_cast<PyTypeObject*>(type);
-        Ref nothing = Ref::steal(PyTuple_New(0));
-        return nothing ? layout_of(t)->tp_new(t, nothing.get(), nullptr) : nullptr;
     }
 
     PyObject* make_tuple(const Instruction& i) const {
@@ -417,6 +446,8 @@ struct Worker {
                 Ref items = Ref::steal(make_tuple(i));
                 return items ? PyFrozenSet_New(items.get()) : nullptr;
             }
+            case Make::PlacedSet:
+                return placed_set(i.object.get());
             case Make::Slice:
                 return PySlice_New(part(i, 0), part(i, 1), part(i, 2));
             case Make::Method:
@@ -464,19 +495,20 @@ struct Worker {
         return static_cast<bool>(call_method(o, "append", item));
     }
 
-    bool rewrite(PyObject* o, PyObject* contents) const {
+    /// `order`: of an OrderedDict, where it is another than that of the contents.
+    static bool rewrite(PyObject* o, PyObject* contents, PyObject* order) {
         if (PyList_Check(o)) return PyList_SetSlice(o, 0, PyList_GET_SIZE(o), contents) == 0;
         if (is_deque(o)) {
             const Ref cleared = Ref::steal(PyObject_CallMethod(o, "clear", nullptr));
             return cleared && call_method(o, "extend", contents);
         }
-        if (PyDict_Check(o)) {
-            PyDict_Clear(o);
-            return PyDict_Update(o, contents) == 0;
-        }
-        Ref done = PySet_Clear(o) == 0 ? Ref::steal(PyObject_CallMethod(o, "update", "O", contents))
-                                       : Ref();
-        return static_cast<bool>(done);
+        if (PyDict_Check(o)) return refill(o, contents, order);
+        // Where `pop` goes on is not part of what was recorded.
+        Py_ssize_t& finger = reinterpret_cast<PySetObject*>(o)->finger;
+        const Py_ssize_t kept = finger;
+        if (!SetImage(contents).restore(o)) return PyErr_NoMemory() != nullptr;
+        finger = kept;
+        return true;
     }
 
     bool fill(const Instruction& i) const {
@@ -517,7 +549,7 @@ struct Worker {
                 if (PyCell_Check(o)) return PyCell_Set(o, part(i, 1)) == 0;
                 return PyObject_GenericSetAttr(o, part(i, 0), part(i, 1)) == 0;
             case Make::Rewrite:
-                return rewrite(o, part(i, 0));
+                return rewrite(o, part(i, 0), i.parts.size() > 1 ? part(i, 1) : nullptr);
             case Make::Call:
                 return static_cast<bool>(Ref::steal(PyObject_CallObject(o, part(i, 0))));
             default:

@@ -41,6 +41,7 @@ enum class Make : std::uint8_t {
     Dict,          // empty, of type `object`; filled later
     Set,           // of type `object`, filled later
     FrozenSet,     // of `parts`
+    PlacedSet,     // like the set or frozenset `object`, with the places of its members
     Slice,         // of three parts
     Method,        // function, self
     Bound,         // attribute `object` of parts[0] (a built-in method)
@@ -60,7 +61,8 @@ enum class Make : std::uint8_t {
     SetItem,       // dict register index: parts[0] = parts[1]; parts[1] absent: delete
     SetLast,       // likewise, at the end of the dict
     SetAttribute,  // object register index: parts[0] = parts[1] (generic), or delete
-    Rewrite,       // list, dict, set or deque register index gets the contents of parts[0]
+    Rewrite,       // list, dict, set or deque register index gets the contents of parts[0], and an
+                   // OrderedDict the order of the list parts[1] if given
     Call,          // register index is called with the arguments of the tuple parts[0]
 };
 
@@ -119,6 +121,9 @@ class RecipeBuilder {
     std::int32_t function(PyObject* object);
     std::int32_t iterator(PyObject* object);
     std::int32_t deque(PyObject* object);
+    /// A set or frozenset, empty so far, that takes the places of `set`; none: it cannot be one for
+    /// all replays, as these members differ.
+    Ref image_of_set(PyObject* set, const std::vector<std::int32_t>& members) const;
     void fill_vars(PyObject* object, std::int32_t at);
     std::vector<std::int32_t> add_pairs(PyObject* dict);
 

@@ -246,6 +246,11 @@ Verdict Recording::before(Frame frame, const Event& event, PyObject** result) {
             return verdict;
         } catch (const Handover& e) {
             return leave_at(frame, event, e.what());
+        } catch (const Departure& e) {
+            if (!e.kept && !holds_finalizers(frame)) return break_at(frame, event, e.what(), result);
+            give_up(e.what());
+            if (e.kept) segment_->guards.drop_all();  // eager whatever comes, and nothing is held
+            return Verdict::run;
         } catch (const Puzzle& e) {
             note_specialised(frame);
             return break_at(frame, event, e.what(), result);
@@ -597,7 +602,7 @@ Verdict Recording::on_operator(Frame frame, const Event& event, PyObject** resul
     for (PyObject* x : o) world_->read_special_methods(x);
     if (event.operation == Operation::binary && is_in_place(event.detail) &&
         (PyList_Check(o[0]) || PyDict_Check(o[0]) || PyAnySet_Check(o[0]) || is_deque(o[0])))
-        world_->write_whole(o[0]);
+        world_->write_whole(o[0], !PyList_Check(o[0]) || event.detail != NB_INPLACE_ADD);
     const bool deep =
         event.operation == Operation::compare || event.operation == Operation::contains;
     if (event.operation == Operation::contains && PyDict_Check(o[1])) {

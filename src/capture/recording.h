@@ -68,6 +68,9 @@ class Recording final : public Observer {
     /// holds, takes its place in what is recorded if `replaceable`: an integer that is symbolic.
     PyObject* add_slot(Py_ssize_t index, PyObject* value, const std::string& name,
                        bool replaceable);
+    /// The result of the operation that broke, as the last slot. False: it may go any time, and is
+    /// not to be held.
+    bool add_result(Py_ssize_t index, PyObject* result);
     /// An object that the caller knows by identity.
     void pin(PyObject* object, const char* name);
     /// How what is recorded is carried out without a recording, from where this one begins: what it
@@ -171,6 +174,8 @@ class Recording final : public Observer {
     // Finalizers (finalizers.cpp).
     void note_made(PyObject* object);
     void note_finalizer(Frame frame, PyObject* function);
+    /// Whether these frames have such objects of their own.
+    static bool holds_finalizers(Frame innermost);
     /// Throws NoRecipe if one has been left to the collector: nothing would make it at replays.
     void refuse_left_behind(const RecipeBuilder& builder) const;
     void resolve_operator(PyObject* object, PyObject* name);

@@ -125,10 +125,11 @@ PyObject* resume_recording(const ReplayContext& context, const BreakPoint& at,
     for (std::size_t i = 0; i < slots.size(); ++i)
         actual.push_back(recording.add_slot(static_cast<Py_ssize_t>(i), slots[i],
                                             "slot " + std::to_string(i), true));
-    recording.add_slot(static_cast<Py_ssize_t>(slots.size()), result, "the result", false);
+    const bool stays = recording.add_result(static_cast<Py_ssize_t>(slots.size()), result);
     if (at.frames.back().resume == Resume::execute) recording.answer_first(at.operation, result);
-    const Ref outcome = Ref::borrow(result);
-    recording.begin_again_by([&] { return resume(at, slots, Py_NewRef(outcome.get())); });
+    const Ref outcome = stays ? Ref::borrow(result) : Ref();
+    if (stays)
+        recording.begin_again_by([&] { return resume(at, slots, Py_NewRef(outcome.get())); });
     PyObject* returned = nullptr;
     {
         Session session(&recording);

@@ -7,6 +7,7 @@
 #include <ranges>
 #include <utility>
 
+#include "capture/dict_image.h"
 #include "capture/dropped_gradients.h"
 #include "capture/guards.h"
 #include "capture/objects.h"
@@ -49,13 +50,19 @@ void Undo::note_gradient(PyObject* tensor, const at::Tensor& before, std::size_t
 
 void Undo::note_contents(PyObject* container) {
     if (!copied_.insert(container).second) return;
-    if (PyODict_Check(container)) return lose();  // it has an order of its own
     Before before{Before::Kind::Contents, Ref::borrow(container), Ref(), Ref()};
     if (PyAnySet_Check(container)) {
         before.set.emplace(container);
     } else {
-        before.value = Ref::steal(PyDict_Check(container) ? PyDict_Copy(container)
-                                                          : PySequence_List(container));
+        if (PyDict_Check(container)) {
+            DictImage image = DictImage::of(container);
+            before.value = std::move(image.items);
+            before.name = std::move(image.order);
+        } else {
+            before.value =
+                Ref::steal(PyList_Check(container) ? PyList_GetSlice(container, 0, PY_SSIZE_T_MAX)
+                                                   : PySequence_List(container));
+        }
         if (!before.value) {
             PyErr_Clear();
             return lose();
@@ -87,10 +94,7 @@ bool Undo::put_back(const Before& before) {
         }
         case Before::Kind::Contents:
             if (PyList_Check(o)) return PyList_SetSlice(o, 0, PyList_GET_SIZE(o), value) == 0;
-            if (PyDict_Check(o)) {
-                PyDict_Clear(o);
-                return PyDict_Update(o, value) == 0;
-            }
+            if (PyDict_Check(o)) return refill(o, value, name);
             if (before.set) return before.set->restore(o);
             return Ref::steal(PyObject_CallMethod(o, "clear", nullptr)) &&
                    Ref::steal(PyObject_CallMethod(o, "extend", "(O)", value));
@@ -102,6 +106,12 @@ Py_ssize_t Undo::holds_gradient(PyObject* gradient) const {
     return std::ranges::count_if(before_, [&](const Before& b) {
         return b.kind == Before::Kind::Gradient && b.value.get() == gradient;
     });
+}
+
+void Undo::forget() {
+    lose();
+    const std::vector<Before> gone = std::move(before_);  // what goes with it may write again
+    before_.clear();
 }
 
 void Undo::take_back() {

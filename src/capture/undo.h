@@ -35,6 +35,8 @@ class Undo {
     void note_contents(PyObject* container);
     /// Something is done that cannot be taken back.
     void lose() { possible_ = false; }
+    /// Keeps nothing of what was there before; it cannot be taken back then.
+    void forget();
 
     /// Whether all of it can be.
     bool possible() const { return possible_; }
@@ -52,7 +54,8 @@ class Undo {
   private:
     struct Before {
         enum class Kind : std::uint8_t { Key, Cell, Member, Gradient, Contents } kind;
-        Ref object, name, value;        // value: none if there was none
+        // The value: none if there was none. The name of the contents of an OrderedDict: its order.
+        Ref object, name, value;
         at::Tensor promise{};           // a gradient's value instead; no Python object holds it
         std::size_t calls = 0;          // a gradient: recorded before the write
         std::optional<SetImage> set{};  // contents, of a set

@@ -32,6 +32,14 @@ class Handover : public Puzzle {
     using Puzzle::Puzzle;
 };
 
+/// An object from outside that does something when it goes may go in the operation.
+class Departure : public Puzzle {
+  public:
+    /// `kept`: guards keep it alive.
+    Departure(const char* what, bool kept) : Puzzle(what), kept(kept) {}
+    bool kept;
+};
+
 struct Known {
     std::int32_t node = -1;    // dynamic: its node
     std::int32_t place = -1;   // how it was reached
@@ -170,8 +178,9 @@ class World {
     void write_dict(PyObject* dict, PyObject* key, bool deletes = false);
     void write_attribute(PyObject* owner, PyObject* name, bool deletes = false);
     void write_cell(PyObject* cell);
-    /// Something is going to change a list, dict or set by a method.
-    void write_whole(PyObject* container);
+    /// Something is going to change a list, dict, set or deque by a method. `removes`: it may let
+    /// go of what is in there.
+    void write_whole(PyObject* container, bool removes = true);
 
     bool has_writes() const {
         return !written_keys_.empty() || !written_wholes_.empty() || !written_members_.empty() ||
@@ -182,6 +191,8 @@ class World {
     const Undo& undo() const { return undo_; }
     /// Adds the effects to the recipes, from the state the containers have now.
     void add_effects(RecipeBuilder& builder);
+    /// Keeps nothing alive any more: the recording is over, and objects go as they do in eager.
+    void let_go();
     /// The objects that hold what was written, for finding promises.
     GuardSet& guards() { return guards_; }
 
@@ -229,6 +240,10 @@ class World {
     /// What is changed and comes with the call is no other object that was read.
     void set_changed_apart();
     void read_whole_set(PyObject* set);
+    /// Throws Departure if something happens when the object goes, or what a container holds.
+    void refuse_finalizer(PyObject* old) const;
+    void refuse_finalizers_in(PyObject* container) const;
+    bool is_kept_by_guards(PyObject* object) const;
     std::string describe(PyObject* object) const;
 
     GuardSet& guards_;

@@ -2,7 +2,11 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
+#include "capture/departing.h"
+#include "capture/dict_image.h"
 #include "capture/objects.h"
 #include "capture/warnings.h"
 #include "capture/world.h"
@@ -214,14 +218,30 @@ void World::relate(PyObject* a, PyObject* b) {
 // ---- writes ----
 
 /// A recording holds what it replaces: an object that does something when it goes would do it late.
-static void refuse_finalizer(PyObject* old) {
-    if (old != nullptr && finalizer_of(Py_TYPE(old)) != nullptr)
-        throw Puzzle("an object with a finalizer is replaced");
+void World::refuse_finalizer(PyObject* old) const {
+    if (PyObject* acting = acting_when_it_goes(old))
+        throw Departure("an object with a finalizer is replaced", is_kept_by_guards(acting));
+}
+
+void World::refuse_finalizers_in(PyObject* container) const {
+    if (PyObject* acting = acting_when_contents_go(container))
+        throw Departure("a container of objects with finalizers is changed",
+                        is_kept_by_guards(acting));
+}
+
+bool World::is_kept_by_guards(PyObject* object) const {
+    const Known* k = find(object);
+    return k != nullptr && !k->dynamic();
 }
 
 void World::write_dict(PyObject* dict, PyObject* key, bool deletes) {
     const Known* k = find(dict);
-    if (k == nullptr || k->dirty) return;
+    if (k == nullptr) return;
+    if (k->dirty) {
+        if (!is_plain_constant(key)) return refuse_finalizers_in(dict);
+        return refuse_finalizer(PyDict_GetItemWithError(dict, key));
+    }
+    if (deletes && is_plain_constant(key)) refuse_finalizer(PyDict_GetItemWithError(dict, key));
     if (deletes) read_dict(dict, key);  // where it is absent, deleting it raises
     if (!is_plain_constant(key) && !(is_tensor(key) && fix_tensor(key))) return write_whole(dict);
     refuse_finalizer(PyDict_GetItemWithError(dict, key));
@@ -247,6 +267,11 @@ void World::write_attribute(PyObject* owner, PyObject* name, bool deletes) {
     if (find(owner) == nullptr) return;
     if (found != nullptr && Py_TYPE(found)->tp_descr_set != nullptr) {
         if (Py_TYPE(found) == &PyMemberDescr_Type) {
+            {
+                const Ref old = Ref::steal(PyObject_GenericGetAttr(owner, name));
+                if (!old) PyErr_Clear();
+                refuse_finalizer(old.get());
+            }
             if (deletes) read_member(owner, found, name);
             undo_.note_member(owner, name);
             if (written_.insert({owner, name}).second)
@@ -273,14 +298,22 @@ void World::write_cell(PyObject* cell) {
     written_keys_.push_back({Ref::borrow(cell), Ref()});
 }
 
-void World::write_whole(PyObject* container) {
+void World::write_whole(PyObject* container, bool removes) {
     const Known* k = find(container);
-    if (k == nullptr || k->dirty) return;
-    if (PyODict_Check(container)) throw Puzzle("a change to an OrderedDict from outside");
+    if (k == nullptr) return;
+    if (removes) refuse_finalizers_in(container);
+    if (k->dirty) return;
     read_whole(container);
     undo_.note_contents(container);
     known_[container].dirty = true;
     written_wholes_.push_back(Ref::borrow(container));
+}
+
+void World::let_go() {
+    // Finalizers of theirs run here.
+    const std::vector<Ref> gone = std::exchange(held_, {});
+    const std::unordered_map<PyObject*, Ref> owners = std::exchange(owners_, {});
+    undo_.forget();
 }
 
 void World::add_effects(RecipeBuilder& builder) {
@@ -303,10 +336,19 @@ void World::add_effects(RecipeBuilder& builder) {
     }
     for (const Ref& container : written_wholes_) {
         PyObject* o = container.get();
-        Ref copy = Ref::steal(PyDict_Check(o)     ? PyDict_Copy(o)
-                              : PyAnySet_Check(o) ? PySet_New(o)
-                                                  : PySequence_List(o));
-        if (!copy) throw NoRecipe("no memory");
+        if (PyDict_Check(o)) {
+            const DictImage image = DictImage::of(o);
+            if (!image.items) throw NoRecipe("no memory");
+            std::vector<PyObject*> parts{image.items.get()};
+            if (image.order) parts.push_back(image.order.get());
+            builder.effect(Make::Rewrite, o, std::move(parts));
+            continue;
+        }
+        const Ref copy = Ref::steal(PyAnySet_Check(o) ? PySet_New(nullptr)
+                                    : PyList_Check(o) ? PyList_GetSlice(o, 0, PY_SSIZE_T_MAX)
+                                                      : PySequence_List(o));
+        if (!copy || (PyAnySet_Check(o) && !SetImage(o).restore(copy.get())))
+            throw NoRecipe("no memory");
         builder.effect(Make::Rewrite, o, {copy.get()});
     }
     for (const auto& [callable, arguments] : repeated_calls_)

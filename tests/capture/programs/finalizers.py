@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import functools
 import gc
+import weakref
 
 from capture.harness import program
 
@@ -142,3 +145,214 @@ def objects_that_go_in_the_call(w):
         box["one"] = Ending(log)
         w.call(f, w.t(3))
         w.note(log)
+
+
+class Slotted:
+    __slots__ = ("one", "other")
+
+    def __init__(self, one=None, other=None):
+        self.one, self.other = one, other
+
+
+class Plain:
+    pass
+
+
+class Holder:
+    def __init__(self, log, x=None):
+        self.held = [{"ending": Ending(log, x)}]
+
+
+def _replacements(w, log, make, functions):
+    """Calls each function, several times, with what `make` makes anew outside."""
+    for function in functions:
+        box = make()
+
+        def f(x, box=box, function=function):
+            function(box, x)
+            log.append("behind")
+            return x * 2
+
+        f = w.compile(f)
+        for _ in range(4):
+            fresh = make()
+            for name in fresh.__slots__:
+                setattr(box, name, getattr(fresh, name))
+            del fresh
+            log.clear()
+            w.call(f, w.t(3))
+            w.note(list(log))
+
+
+@program
+def members_of_slots_that_are_replaced(w):
+    log = []
+
+    def set_one(box, x):
+        box.one = x
+
+    def delete_one(box, x):
+        del box.one
+
+    def set_by_name(box, x):
+        setattr(box, "one", None)
+        log.append("set")
+
+    def exchange(box, x):
+        box.one, box.other = box.other, box.one
+        box.one = None
+
+    functions = (set_one, delete_one, set_by_name, exchange)
+    _replacements(w, log, lambda: Slotted(Ending(log)), functions)
+    _replacements(w, log, lambda: Slotted(Holder(log)), functions)
+    _replacements(w, log, lambda: Slotted([Ending(log), Ending(log)], (1, 2)), functions)
+
+
+@program
+def containers_of_objects_with_finalizers_are_changed(w):
+    log = []
+
+    def clear(box, x):
+        box.one.clear()
+        log.append("cleared")
+
+    def pop(box, x):
+        box.one.pop()
+        log.append("popped")
+
+    def pop_and_keep(box, x):
+        last = box.one.pop()
+        log.append("popped")
+        del last
+        log.append("deleted")
+
+    def set_item(box, x):
+        box.one[0] = x
+        log.append("set")
+
+    def delete_item(box, x):
+        del box.one[0]
+        log.append("deleted")
+
+    def delete_slice(box, x):
+        del box.one[:1]
+        box.other = len(box.one)
+
+    def set_slice(box, x):
+        box.one[:] = [x]
+        log.append("set")
+
+    def in_place(box, x):
+        box.one *= 0
+        log.append("emptied")
+
+    def only_added(box, x):
+        box.one.append(x)
+        box.one.insert(0, 3)
+
+    def replaced(box, x):
+        box.one = [x]
+
+    lists = (clear, pop, pop_and_keep, set_item, delete_item, delete_slice, set_slice, in_place,
+             only_added, replaced)  # fmt: skip
+    _replacements(w, log, lambda: Slotted([Ending(log), Holder(log)]), lists)
+
+    def update(box, x):
+        box.one.update(a=x)
+        log.append("updated")
+
+    def pop_a(box, x):
+        box.one.pop("a")
+        log.append("popped")
+
+    def pop_item(box, x):
+        key, value = box.one.popitem()
+        log.append(key)
+        del value
+        log.append("deleted")
+
+    def set_a(box, x):
+        box.one["new"] = x
+        box.one["a"] = x
+        log.append("set")
+
+    def delete_a(box, x):
+        del box.one["a"]
+        log.append("deleted")
+
+    def merge(box, x):
+        box.one |= {"a": None}
+        log.append("merged")
+
+    dicts = (clear, update, pop_a, pop_item, set_a, delete_a, merge, replaced)
+    for kind in (dict, collections.OrderedDict):
+        _replacements(w, log, lambda kind=kind: Slotted(kind(a=Ending(log), b=Holder(log))), dicts)
+
+    def to_the_front(box, x):
+        box.one.appendleft(x)
+        log.append("pushed")
+
+    deques = (to_the_front, clear, pop, pop_and_keep, set_item)
+    _replacements(
+        w, log, lambda: Slotted(collections.deque([Ending(log), Holder(log)], maxlen=2)), deques
+    )
+
+
+@program
+def tuples_and_closures_with_finalizers_are_replaced(w):
+    log = []
+
+    def closure():
+        ending = Ending(log)
+        return lambda: ending
+
+    def generator():
+        try:
+            yield 1
+            yield 2
+        finally:
+            log.append("closed")
+
+    def started():
+        g = generator()
+        next(g)
+        return g
+
+    def finalized():
+        o = Plain()
+        weakref.finalize(o, log.append, "finalized")
+        return o
+
+    def set_one(box, x):
+        box.one = x
+        log.append("set")
+
+    for make in (lambda: (1, (Ending(log), 2)), closure, started, finalized,
+                 lambda: functools.partial(print, Ending(log))):  # fmt: skip
+        _replacements(w, log, lambda make=make: Slotted(make()), (set_one,))
+
+
+@program
+def what_is_read_and_then_replaced(w):
+    log = []
+
+    def read_and_set(box, x):
+        x.add_(box.one.x)
+        box.one = None
+        log.append("set")
+
+    def read_and_held(box, x):
+        one = box.one
+        box.one = None
+        log.append("set")
+        x.add_(one.x)
+        del one
+        log.append("deleted")
+
+    def read_in_a_list(box, x):
+        x.add_(box.other[0].x)
+        box.other.clear()
+        log.append("cleared")
+
+    functions = (read_and_set, read_and_held, read_in_a_list)
+    _replacements(w, log, lambda: Slotted(Ending(log, 2.0), [Ending(log, 3.0)]), functions)
