@@ -239,7 +239,15 @@ bool Recording::follow_extreme(std::span<PyObject* const> arguments, bool most, 
 
 bool Recording::follow_class(PyTypeObject* type, std::span<PyObject* const> arguments,
                              PyObject** result) {
-    if (is_python_class(type) || type == &PyType_Type || type == &PySlice_Type) return false;
+    if (type == &PyType_Type || type == &PySlice_Type) return false;
+    if (is_python_class(type)) {
+        // What C code makes of them: a float, a text, a set. Others move them or are Python's.
+        while (is_python_class(type)) type = type->tp_base;
+        if (classify_class(type) == CallKind::Pure && type != &PyDict_Type &&
+            type != &PyODict_Type && type != &PyList_Type && type != &PyTuple_Type)
+            numbers_->specialise(arguments);
+        return false;
+    }
     if (arguments.size() == 1 && type == &PyFloat_Type && numbers_->is_symbolic(arguments[0]))
         if (const auto number = numbers_->float_of(arguments[0])) {
             *result = PyFloat_CheckExact(arguments[0]) ? Py_NewRef(arguments[0])

@@ -160,11 +160,6 @@ const Table& method_kinds() {
              "type.__subclasscheck__",
              "type.mro",
              "type.__call__",
-             "dict.__init__",
-             "OrderedDict.__init__",
-             "list.__init__",
-             "set.__init__",
-             "tuple.__new__",
              "dict.__new__",
              "OrderedDict.__new__",
              "list.__new__",
@@ -181,7 +176,12 @@ const Table& method_kinds() {
             {"list.__eq__", "list.__ne__", "list.__lt__", "list.__contains__", "list.index",
              "list.count", "tuple.__eq__", "tuple.index", "tuple.count", "tuple.__contains__",
              "dict.__eq__", "tuple.__hash__"});
-        // Everything else of these types reads its container and makes something new.
+        // Everything else of these types reads its container and makes something new. Their
+        // `__init__` reads what it is given, and so does `__new__` of those that never change.
+        put(t, CallKind::Pure,
+            {"dict.__init__", "collections.OrderedDict.__init__", "list.__init__", "set.__init__",
+             "tuple.__new__", "frozenset.__new__", "float.__new__", "int.__new__", "str.__new__",
+             "bytes.__new__", "complex.__new__"});
         return t;
     }();
     return table;
@@ -323,7 +323,11 @@ CallClass of_builtin(PyObject* callable) {
                 return {CallKind::Torch, owner + "." + name};
             if (is_tensor_class(reinterpret_cast<PyTypeObject*>(self)))
                 return of_tensor_method(name);
-            if (name == "__new__") return {CallKind::Shallow, owner + ".__new__"};
+            if (name == "__new__") {
+                const auto found = method_kinds().find(owner + ".__new__");
+                return {found != method_kinds().end() ? found->second : CallKind::Shallow,
+                        owner + ".__new__"};
+            }
             if (owner_of_method(Py_TYPE(self), f->m_ml) == &PyType_Type)  // of any metaclass
                 return {of_method("type", name), "type." + name};
             return {of_method(owner, name), owner + "." + name};

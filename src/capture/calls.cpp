@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "capture/captured.h"
+#include "capture/keys.h"
 #include "capture/objects.h"
 #include "capture/perform.h"
 #include "capture/recording.h"
@@ -92,9 +93,17 @@ bool changes_nothing(std::string_view name, std::span<PyObject* const> all) {
 /// Whether the function looks at all that its arguments hold: it makes a text of them, or compares
 /// items, which may be containers.
 bool looks_deep(std::string_view name) {
-    static const std::unordered_set<std::string_view> names = {
-        "repr",       "ascii",          "sorted",    "min",         "max",
-        "str.format", "str.format_map", "list.sort", "list.remove", "collections.deque.remove"};
+    static const std::unordered_set<std::string_view> names = {"repr",
+                                                               "ascii",
+                                                               "sorted",
+                                                               "min",
+                                                               "max",
+                                                               "str.format",
+                                                               "str.format_map",
+                                                               "str.__new__",
+                                                               "list.sort",
+                                                               "list.remove",
+                                                               "collections.deque.remove"};
     return names.contains(name) || name.ends_with(".__repr__") || name.ends_with(".__str__") ||
            name.starts_with("_heapq.") || name.starts_with("_bisect.");
 }
@@ -107,6 +116,74 @@ bool only_adds(std::string_view name, PyObject* container) {
         "insort", "heappush",   "heapify", "insort_left", "insort_right"};
     if (is_deque(container) && most_of_deque(container).get() != Py_None) return false;
     return names.contains(name.substr(name.rfind('.') + 1));
+}
+
+/// Whether C code of this name hashes what it is given, or what that holds.
+bool takes_keys(std::string_view name) {
+    for (std::string_view type :
+         {"set", "frozenset", "dict", "collections.OrderedDict", "collections.defaultdict"})
+        if (name == type || (name.starts_with(type) && name[type.size()] == '.')) return true;
+    return name == "hash";
+}
+
+/// Whether all that it holds is there, not made by an iterator.
+bool is_sequence(PyObject* o) {
+    return PyList_Check(o) || PyTuple_Check(o) || PyRange_Check(o) || PyUnicode_Check(o) ||
+           PyDict_Check(o) || PyAnySet_Check(o);
+}
+
+/// Whether C code of this name calls what it is given.
+bool calls_back(std::string_view name) {
+    static const std::unordered_set<std::string_view> names = {
+        "sorted", "min", "max", "iter", "list.sort", "_functools.reduce", "map", "filter"};
+    return names.contains(name) || name.starts_with("itertools.") || name.starts_with("_bisect.");
+}
+
+/// What C code is given to call and calls unseen: what it reads of an object that it is bound to
+/// becomes known, and what is more than a function of its arguments is a break.
+void read_callable(World& world, PyObject* callable) {
+    const std::string_view type = Py_TYPE(callable)->tp_name;
+    if (type == "operator.attrgetter" || type == "operator.methodcaller")
+        throw Puzzle("C code that uses an object of type " + std::string(type));
+    if (type == "functools.partial") {
+        const Ref inner = Ref::steal(PyObject_GetAttrString(callable, "func"));
+        if (inner) return read_callable(world, inner.get());
+        return PyErr_Clear();
+    }
+    const bool bound_wrapper = Py_TYPE(callable) == &_PyMethodWrapper_Type;
+    if (!PyCFunction_Check(callable) && !bound_wrapper &&
+        Py_TYPE(callable) != &PyMethodDescr_Type && Py_TYPE(callable) != &PyWrapperDescr_Type &&
+        type != "functools._lru_cache_wrapper")
+        return;
+    const CallClass c = classify(callable);
+    PyObject* self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
+    Ref owner;
+    if (bound_wrapper) {
+        owner = Ref::steal(PyObject_GetAttrString(callable, "__self__"));
+        self = owner.get();
+    }
+    if (self != nullptr && (PyModule_Check(self) || PyType_Check(self))) self = nullptr;
+    const bool outside = self != nullptr && world.find(self) != nullptr && !is_tensor(self) &&
+                         !is_immutable_c_object(self);
+    const bool fresh = self != nullptr && !outside;
+    switch (c.kind) {
+        case CallKind::Torch:
+        case CallKind::Shallow:
+            return;
+        case CallKind::Pure:
+        case CallKind::Deep:
+        case CallKind::GetItem:
+            if (c.name == "next") break;
+            if (outside) world.read_whole(self, 6);
+            return;
+        case CallKind::Mutator:
+        case CallKind::SetItem:
+            if (fresh) return;
+            break;
+        default:
+            break;
+    }
+    throw Puzzle("a call of " + c.name + " by C code");
 }
 
 /// Autocast of a device that is no part of Modes.
@@ -281,7 +358,17 @@ Verdict Recording::on_class(PyTypeObject* type, std::span<PyObject* const> argum
         const CallKind kind = classify_class(type);
         if (type == &PyType_Type && arguments.size() != 1) throw Puzzle("a class is made");
         if (kind == CallKind::Unknown) throw Puzzle(std::string("a call of ") + type->tp_name);
-        if (kind == CallKind::Pure) read_arguments(arguments, type == &PyUnicode_Type ? 6 : 2);
+        if (kind != CallKind::Pure) return Verdict::run;
+        const bool calls = calls_back(type->tp_name);
+        if (calls && !arguments.empty() && arguments[0] != nullptr && PyType_Check(arguments[0]) &&
+            class_needs_data(reinterpret_cast<PyTypeObject*>(arguments[0])) &&
+            (any_tensor(arguments) || !std::ranges::all_of(arguments.subspan(1), is_sequence)))
+            throw Puzzle("C code that may need the data of tensors");
+        for (PyObject* o : arguments)
+            if (calls && o != nullptr) read_callable(*world_, o);
+        read_arguments(arguments, calls || type == &PyUnicode_Type ? 6 : 2);
+        if (takes_keys(type->tp_name))
+            for (PyObject* o : arguments) read_keys(*world_, o);
         return Verdict::run;
     }
     static PyObject* const finalizer = PyUnicode_InternFromString("__del__");
@@ -297,10 +384,13 @@ Verdict Recording::on_class(PyTypeObject* type, std::span<PyObject* const> argum
         throw Puzzle(std::string("a tensor of class ") + type->tp_name + " is made");
     if (python_new) return Verdict::run;
     if (layout == &PyDict_Type || layout == &PyODict_Type || layout == &PyList_Type ||
-        layout == &PyTuple_Type || layout == &PySet_Type)
+        layout == &PyTuple_Type || layout == &PySet_Type) {
         read_arguments(arguments, 2);
-    else if (layout != &PyBaseObject_Type && classify_class(layout) == CallKind::Unknown)
+        if (layout != &PyList_Type && layout != &PyTuple_Type)
+            for (PyObject* o : arguments) read_keys(*world_, o);
+    } else if (layout != &PyBaseObject_Type && classify_class(layout) == CallKind::Unknown) {
         throw Puzzle(std::string("a call of ") + type->tp_name);
+    }
     return Verdict::run;
 }
 
@@ -372,6 +462,9 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             return Verdict::run;
     }
     if (c.name.starts_with("_abc.")) world_->read_registrations();
+    if (calls_back(c.name))
+        for (PyObject* o : arguments)
+            if (o != nullptr) read_callable(*world_, o);
     if (c.name.ends_with(".__init__") && self != nullptr && world_->find(self) != nullptr &&
         (PyDict_Check(self) || PyList_Check(self) || PyAnySet_Check(self) || is_deque(self)))
         throw Puzzle("a container from outside that is filled anew");
@@ -391,7 +484,7 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             throw Puzzle("the data of a tensor (" + c.name + ")");
         case CallKind::Torch:
             if (c.name == "torch._C.redispatch_boxed") all.erase(all.begin());  // the operator
-            read_arguments(all, 4);
+            read_arguments(all, 8);
             for (PyObject* o : all)
                 if (is_tensor(o) && !THPVariable_CheckExact(o))
                     throw Puzzle(std::string("a tensor of the subclass ") + Py_TYPE(o)->tp_name);
@@ -425,11 +518,14 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
                 for (PyObject* o : all)
                     if (o != nullptr && PyType_Check(o)) world_->read_type_names(o, nullptr);
             read_arguments(all, looks_deep(c.name) ? 6 : 2);
+            if (takes_keys(c.name))
+                for (PyObject* o : all) read_keys(*world_, o);
             return run();
         case CallKind::Deep:
             if (tensors && needs_data(c.name))
                 throw Puzzle("the data of a tensor (" + c.name + ")");
             read_arguments(all, 6);
+            if (all.size() > 1 && self != nullptr) relate_to_items(*world_, all[1], all[0]);
             return run();
         case CallKind::Shallow:
         case CallKind::Modes:
@@ -443,12 +539,18 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             if (c.name == "set.pop" && world_->find(self) != nullptr)  // no guard says which one
                 throw Puzzle("a member of a set from outside, whichever it is");
             if (looks_deep(c.name) && event.keyword_names == nullptr) read_arguments(all, 6);
+            if (all.size() > 1 && c.name.ends_with(".remove"))
+                relate_to_items(*world_, all[1], all[0]);
             if (PyList_Check(self) || PyDict_Check(self) || PyAnySet_Check(self) || is_deque(self))
                 world_->write_whole(self, !only_adds(c.name, self));
             else  // of a class that says itself what it does
                 world_->read_whole(self, 1);
-            for (PyObject* o : all)
-                if (o != self) world_->read_whole(o, 1);
+            for (PyObject* o : all) {
+                if (o == self) continue;
+                world_->read_whole(o, 1);
+                read_keys(*world_, o);
+                if (!PyList_Check(self)) read_key(*world_, o, self);
+            }
             return run();
         case CallKind::GetAttr:
             if (all.size() < 2 || !PyUnicode_Check(all[1])) throw Puzzle("a call of " + c.name);
@@ -480,10 +582,12 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
         case CallKind::GetItem:
             if (all.size() < 2) throw Puzzle("a call of " + c.name);
             world_->read_special_methods(all[0]);
+            read_key(*world_, all[1], all[0]);
             world_->read_item(all[0], all[1]);
             return Verdict::run;
         case CallKind::SetItem:
             if (all.size() < 2 || !PyDict_Check(all[0])) throw Puzzle("a call of " + c.name);
+            read_key(*world_, all[1], all[0]);
             if (world_->find(all[0]) != nullptr)
                 world_->write_dict(all[0], all[1], c.name.ends_with("__delitem__"));
             return Verdict::run;

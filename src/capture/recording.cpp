@@ -13,6 +13,7 @@
 
 #include "bindings/errors.h"
 #include "capture/captured.h"
+#include "capture/keys.h"
 #include "capture/objects.h"
 #include "capture/perform.h"
 
@@ -247,7 +248,8 @@ Verdict Recording::before(Frame frame, const Event& event, PyObject** result) {
         } catch (const Handover& e) {
             return leave_at(frame, event, e.what());
         } catch (const Departure& e) {
-            if (!e.kept && !holds_finalizers(frame)) return break_at(frame, event, e.what(), result);
+            if (!e.kept && !holds_finalizers(frame))
+                return break_at(frame, event, e.what(), result);
             give_up(e.what());
             if (e.kept) segment_->guards.drop_all();  // eager whatever comes, and nothing is held
             return Verdict::run;
@@ -321,6 +323,7 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
                 if (is_tensor(o[0])) return carried(frame, event, result);
             }
             world_->read_special_methods(o[0]);
+            if (PyDict_Check(o[0])) read_key(*world_, o[1], o[0]);
             world_->read_item(o[0], o[1]);
             return Verdict::run;
         case Operation::store_cell:
@@ -367,7 +370,13 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
         case Operation::yield_value:
         case Operation::read_local:
         case Operation::match_exception:
+            return Verdict::run;
         case Operation::hash:
+            for (std::size_t i = 0; i < o.size(); ++i) {
+                read_key(*world_, o[i], nullptr);
+                for (std::size_t j = 0; j < i; ++j)
+                    if (!is_plain_constant(o[i])) world_->relate(o[i], o[j]);
+            }
             return Verdict::run;
         case Operation::iterate:
         case Operation::unpack:
@@ -522,6 +531,9 @@ void Recording::on_store(const Event& event) {
             _PyType_Lookup(Py_TYPE(o[0]), event.operation == Operation::store_item ? set : del);
         return found != nullptr && PyFunction_Check(found);
     }();
+    if (!python && PyDict_Check(o[0])) read_key(*world_, o[1], o[0]);
+    // What a slice takes over.
+    if (!python && o.size() > 2 && PySlice_Check(o[1])) world_->read_whole(o[2], 1);
     if (python || world_->find(o[0]) == nullptr) return;
     if (PyDict_Check(o[0]))
         world_->write_dict(o[0], o[1], event.operation == Operation::delete_item);
@@ -605,6 +617,8 @@ Verdict Recording::on_operator(Frame frame, const Event& event, PyObject** resul
         world_->write_whole(o[0], !PyList_Check(o[0]) || event.detail != NB_INPLACE_ADD);
     const bool deep =
         event.operation == Operation::compare || event.operation == Operation::contains;
+    if (event.operation == Operation::contains && (PyDict_Check(o[1]) || PyAnySet_Check(o[1])))
+        read_key(*world_, o[0], o[1]);
     if (event.operation == Operation::contains && PyDict_Check(o[1])) {
         if (world_->find(o[1]) != nullptr) world_->read_dict(o[1], o[0]);
         return Verdict::run;
@@ -614,6 +628,7 @@ Verdict Recording::on_operator(Frame frame, const Event& event, PyObject** resul
     const bool formats = event.operation == Operation::binary && PyUnicode_Check(o[0]) &&
                          (event.detail == NB_REMAINDER || event.detail == NB_INPLACE_REMAINDER);
     read_arguments(o, deep || formats ? 6 : 1);
+    if (event.operation == Operation::contains) relate_to_items(*world_, o[0], o[1]);
     return deep && any_tensor(o) ? carried(frame, event, result) : Verdict::run;
 }
 

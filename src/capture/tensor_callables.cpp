@@ -123,10 +123,12 @@ bool is_known_tensor_attribute(PyObject* name) {
 bool needs_data(const std::string& name) {
     static const std::unordered_set<std::string> names = {"repr",  "format", "print", "ascii",
                                                           "round", "bin",    "hex",   "oct"};
-    return names.contains(name);
+    return names.contains(name) || name == "float.__new__" || name == "int.__new__" ||
+           name == "complex.__new__";
 }
 
 bool class_needs_data(PyTypeObject* type) {
+    while (is_python_class(type)) type = type->tp_base;
     return type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type ||
            type == &PyBool_Type || type == &PyComplex_Type;
 }

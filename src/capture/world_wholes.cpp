@@ -191,7 +191,17 @@ void World::read_whole(PyObject* o, int depth) {
     if (is_deque(o)) return read_whole_deque(o, depth);
     if (is_immutable_c_object(o) || stands_for_itself(o)) return;
     const Known* k = find(o);
-    if (k == nullptr) return;
+    if (k == nullptr) {  // what was made here may hold what comes from outside
+        if (PyDictViewSet_Check(o) || PyDictValues_Check(o))
+            return read_whole(
+                reinterpret_cast<PyObject*>(reinterpret_cast<_PyDictViewObject*>(o)->dv_dict),
+                depth);
+        if (PyExceptionInstance_Check(o))
+            return read_whole(reinterpret_cast<PyBaseExceptionObject*>(o)->args, depth);
+        if (std::string_view(Py_TYPE(o)->tp_name) == "types.SimpleNamespace")
+            if (PyObject** dict = _PyObject_GetDictPtr(o)) read_whole(*dict, depth);
+        return;
+    }
     if (has_python_layout(Py_TYPE(o))) return;  // its methods report themselves
     throw Puzzle("the contents of " + describe(o));
 }
