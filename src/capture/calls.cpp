@@ -346,6 +346,14 @@ Verdict Recording::on_partial(Frame frame, const Event& event, PyObject* callabl
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(first.get()); ++i)
         all.push_back(PyTuple_GET_ITEM(first.get(), i));
     all.insert(all.end(), arguments.begin(), arguments.end());
+    if (!is_python_callable(function.get())) {
+        Py_ssize_t position = 0;
+        PyObject *key = nullptr, *value = nullptr;
+        while (PyDict_Next(names.get(), &position, &key, &value)) {
+            read_callable(*world_, value);
+            world_->read_whole(value, 6);
+        }
+    }
     return dispatch_call(frame, event, function.get(), nullptr, all, result);
 }
 

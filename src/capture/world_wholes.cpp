@@ -183,23 +183,53 @@ void World::read_whole_set(PyObject* set) {
     known_[set].whole = true;
 }
 
+namespace {
+
+bool is_container(PyObject* o) {
+    return PyDict_Check(o) || PyTuple_Check(o) || PyList_Check(o) || PyAnySet_Check(o) ||
+           is_deque(o);
+}
+
+/// What an object of C code that was made while recording holds of containers, which may come from
+/// outside, and of more such objects: a view of a dict, the arguments of an exception or of a
+/// partial function, a SimpleNamespace.
+std::vector<PyObject*> containers_within(PyObject* o) {
+    std::vector<PyObject*> found;
+    if (PyExceptionInstance_Check(o)) {
+        found.push_back(reinterpret_cast<PyBaseExceptionObject*>(o)->args);
+        return found;
+    }
+    PyTypeObject* type = Py_TYPE(o);
+    if (!PyObject_IS_GC(o) || type->tp_traverse == nullptr || has_python_layout(type) ||
+        is_generator(o) || PyAsyncGen_CheckExact(o) || PyFrame_Check(o) || PyMethod_Check(o) ||
+        PyCell_Check(o) || PyWeakref_Check(o) || is_tensor(o))
+        return found;
+    const auto add = [](PyObject* part, void* parts) {
+        if (!PyType_Check(part) && !is_immutable_c_object(part))
+            static_cast<std::vector<PyObject*>*>(parts)->push_back(part);
+        return 0;
+    };
+    type->tp_traverse(o, add, &found);
+    return found;
+}
+
+}  // namespace
+
 void World::read_whole(PyObject* o, int depth) {
     if (depth <= 0 || is_plain_constant(o) || is_tensor(o)) return;
     if (PyDict_Check(o)) return read_whole_dict(o, depth);
     if (PyTuple_Check(o) || PyList_Check(o)) return read_whole_sequence(o, depth);
     if (PyAnySet_Check(o)) return read_whole_set(o);
     if (is_deque(o)) return read_whole_deque(o, depth);
+    if (PySlice_Check(o) && find(o) == nullptr) {
+        const auto* slice = reinterpret_cast<PySliceObject*>(o);
+        for (PyObject* part : {slice->start, slice->stop, slice->step}) read_whole(part, depth - 1);
+    }
     if (is_immutable_c_object(o) || stands_for_itself(o)) return;
     const Known* k = find(o);
-    if (k == nullptr) {  // what was made here may hold what comes from outside
-        if (PyDictViewSet_Check(o) || PyDictValues_Check(o))
-            return read_whole(
-                reinterpret_cast<PyObject*>(reinterpret_cast<_PyDictViewObject*>(o)->dv_dict),
-                depth);
-        if (PyExceptionInstance_Check(o))
-            return read_whole(reinterpret_cast<PyBaseExceptionObject*>(o)->args, depth);
-        if (std::string_view(Py_TYPE(o)->tp_name) == "types.SimpleNamespace")
-            if (PyObject** dict = _PyObject_GetDictPtr(o)) read_whole(*dict, depth);
+    if (k == nullptr) {
+        for (PyObject* part : containers_within(o))
+            if (find(part) == nullptr || is_container(part)) read_whole(part, depth - 1);
         return;
     }
     if (has_python_layout(Py_TYPE(o))) return;  // its methods report themselves

@@ -666,3 +666,64 @@ def objects_that_are_keys(w):
     tensors = w.t(2), w.t(2)
     for i, j in ((0, 1), (0, 1), (0, 0), (1, 1)):
         w.call(both, w.t(2), tensors[i], tensors[j])
+
+
+HOLDERS = {
+    "partial": lambda i: str(functools.partial(max, i)),
+    "slice": lambda i: (repr(slice(i)), slice(i) == slice([1, [2]])),
+    "chain map": lambda i: repr(collections.ChainMap({"k": i})),
+    "exception": lambda i: (repr(ValueError(i)), str(ValueError(i, 1))),
+    "namespace": lambda i: repr(types.SimpleNamespace(a=[i])),
+    "equal namespace": lambda i: types.SimpleNamespace(a=i) == types.SimpleNamespace(a=[1, [2]]),
+    "ordered": lambda i: repr(collections.OrderedDict(k=i)),
+    "equal ordered": lambda i: collections.OrderedDict(k=i) == {"k": [1, [2]]},
+    "default": lambda i: repr(collections.defaultdict(int, k=i)),
+    "proxy": lambda i: repr(types.MappingProxyType({"k": i})),
+    "deque": lambda i: collections.deque([i]) == collections.deque([[1, [2]]]),
+    "in a deque": lambda i: [1, [2]] in collections.deque([i]),
+    "values": lambda i: [1, [2]] in {"k": i}.values(),
+    "items": lambda i: (("k", [1, [2]]) in {"k": i}.items(), max({"k": i}.items())),
+    "named tuple": lambda i: collections.namedtuple("P", "a")(i) == ([1, [2]],),
+    "generator": lambda i: sorted(r for r in [i, [0]]),
+    "map": lambda i: list(map(lambda r: r, [i])) == [[1, [2]]],
+    "least": lambda i: min([i, [9]]),
+    "text": lambda i: (f"{[i]}", "{0[k]}".format({"k": i}), "%r" % [i]),
+    "sum": lambda i: sum([i[1], [5]], []),
+}
+
+
+@program
+def what_is_made_holds_what_is_outside(w):
+    for way in HOLDERS.values():
+        inner = [1, [2]]
+
+        def f(x, way=way, inner=inner):
+            return x, way(inner)
+
+        f = w.compile(f)
+        w.call(f, w.t(2))
+        for items in ([2], [3], [3, 1], [2], []):
+            inner[1][:] = items
+            w.call(f, w.t(2))
+
+
+@program
+def callables_of_c_code_that_are_called(w):
+    log, names, table, items = [], ["b", "a"], {"a": 1.0}, [Scored(1.0), Scored(2.0)]
+    get, by_score, pick = table.get, operator.attrgetter("score"), operator.itemgetter("a")
+    best = functools.partial(max, key=by_score)
+    ranked = functools.partial(sorted, key=table.get)
+
+    def f(x):
+        first = best(items).score, pick(table), ranked(["a"]), by_score(items[0])
+        functools.partial(log.append)(x.shape[0])
+        held = functools.partial(getattr, items[0])("score")
+        names.append("c")
+        last = names.pop
+        return x * get("a"), first, held, functools.partial(operator.getitem, table)("a"), last()
+
+    f = w.compile(f)
+    for value in (1.0, 1.0, 3.0, 4.0):
+        table["a"] = items[0].score = value
+        w.call(f, w.t(2))
+        w.note(log, names, table)
