@@ -32,6 +32,7 @@ Block SharedArena::take(std::size_t bytes) {
 }
 
 void SharedArena::give_back(Block block) {
+    if (block.bytes() > most_kept_) return;
     std::lock_guard lock(mutex_);
     if (block.bytes() >= block_.bytes()) block_ = std::move(block);
 }

@@ -10,6 +10,7 @@
 // Last stage of the flow: made by driver.h, called by the PyTorch layer or by tests.
 #pragma once
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -87,11 +88,15 @@ class Program;
 /// block, the biggest there was. Safe from many threads: whoever comes second gets a fresh one.
 class SharedArena {
   public:
+    SharedArena() = default;
+    /// Keeps none of more than `most_kept` bytes: it is there while a program runs, and no longer.
+    explicit SharedArena(std::size_t most_kept) : most_kept_(most_kept) {}
     Block take(std::size_t bytes);
     void give_back(Block block);
     void clear();
 
   private:
+    const std::size_t most_kept_ = std::numeric_limits<std::size_t>::max();
     std::mutex mutex_;
     Block block_;
 };

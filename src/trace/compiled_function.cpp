@@ -7,6 +7,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
+
 #include "ir/relation.h"
 #include "trace/compiled_call.h"
 #include "trace/draw_state.h"
@@ -467,13 +469,28 @@ void CompiledFunction::bind_outputs(CallFrame& frame) const {
     frame.outputs.resize(slots.size());
     for (std::size_t o = 0; o < slots.size(); ++o) {
         if (slots[o].mode != OutputMode::Direct) continue;
-        frame.outputs[o] = make_output(slots[o].layout, device_);
+        frame.outputs[o] = make_result(slots[o], o);
         frame.context->set_output(o, frame.outputs[o]
                                          .unsafeGetTensorImpl()
                                          ->unsafe_storage()
                                          .unsafeGetStorageImpl()
                                          ->_mutable_data_ptr_no_checks()
                                          .mutable_get());
+    }
+}
+
+at::Tensor CompiledFunction::make_result(const runtime::OutputSlot& slot,
+                                         std::size_t output) const {
+    const bool returned = output < returned_.size() && returned_[output];
+    return make_output(slot.layout, device_, returned ? WhenFreed::Returned : WhenFreed::Recycled);
+}
+
+void CompiledFunction::return_results(std::size_t count) {
+    returned_.assign(graph_.outputs().size(), false);
+    for (std::size_t i = 0; i < std::min(count, recipes_.size()); ++i) {
+        using Kind = OutputRecipe::Kind;
+        const OutputRecipe& r = recipes_[i];
+        if (r.kind == Kind::Graph || r.kind == Kind::ViewOfGraph) returned_[r.index] = true;
     }
 }
 
@@ -489,7 +506,7 @@ void CompiledFunction::collect(CallFrame& frame, std::size_t output) const {
         frame.outputs[output] = std::move(*static_cast<at::Tensor*>(owner.get()));
     } else if (slot.mode == OutputMode::Copy) {
         // Also what is going to be written into an input: it may have been read from another.
-        frame.outputs[output] = make_output(slot.layout, device_);
+        frame.outputs[output] = make_result(slot, output);
         frame.outputs[output].copy_(
             tensor_over(frame.context->pointer(slot.buffer), slot.source, device_));
     }

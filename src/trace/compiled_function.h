@@ -76,6 +76,9 @@ class CompiledFunction {
                             std::vector<std::int64_t>* computed, bool& by_graph);
     /// Works in `arena`, which may serve other functions too, from now on. Before the first call.
     void share_arena(std::shared_ptr<runtime::SharedArena> arena) { arena_ = std::move(arena); }
+    /// The memory of the first `count` results goes back to the system when the caller frees them,
+    /// not into the pool that further results are made of. Before the first call.
+    void return_results(std::size_t count);
     /// Its CUDA graphs work in `memory`, by turns with those of other functions. Before the first
     /// call.
     void share_graph_memory(std::shared_ptr<GraphMemory> memory);
@@ -213,6 +216,7 @@ class CompiledFunction {
                     std::vector<at::Tensor>* given, GraphUse& use);
     void bind_inputs(CallFrame& frame) const;
     void bind_outputs(CallFrame& frame) const;
+    at::Tensor make_result(const runtime::OutputSlot& slot, std::size_t output) const;
     void freeze(CallFrame& frame);
     void note_change(const CallFrame& frame, std::span<const runtime::InputState> states);
     void unfreeze();
@@ -271,6 +275,7 @@ class CompiledFunction {
     std::vector<std::int64_t> offsets_;       // likewise
     std::vector<Reading> reading_;            // by graph input
     std::vector<bool> copied_out_;            // by graph output: of a graph's calls
+    std::vector<bool> returned_;              // by graph output: see return_results; empty: none
     std::vector<at::Tensor> input_promises_;  // by graph input
     std::vector<at::Tensor> output_promises_;
     std::vector<OutputRecipe> recipes_;

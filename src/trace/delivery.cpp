@@ -106,7 +106,7 @@ Delivery::Gradients Delivery::deliver(std::size_t group, const torch::autograd::
     }
     const bool last = running->last;
     running.reset();
-    if (last) trim_after_backward();
+    if (last) trim_between_programs();
     return out;
 }
 

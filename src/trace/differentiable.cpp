@@ -33,6 +33,10 @@ namespace {
 /// A gradient of a result that a CUDA graph reads in place if it can; smaller ones are copied.
 constexpr std::int64_t kWorthNoCopy = std::int64_t{32} << 20;
 
+/// Of an arena, where as little memory as possible is wanted: smaller ones cost more to make anew
+/// than they weigh.
+constexpr std::size_t kKeptArena = std::size_t{4} << 20;
+
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
@@ -206,7 +210,7 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
         }
         std::vector<at::Tensor> results;
         const CallStatus status = function->backward_->call_with(given, results, values, by_graph);
-        if (last) trim_after_backward();
+        if (last) trim_between_programs();
         TORCH_CHECK_INDEX(status != CallStatus::KernelFailure, "index out of range in a backward");
         check(status == CallStatus::Done, "the backward refuses its inputs");
         for (std::size_t i = 0; i < results.size(); ++i)
@@ -274,7 +278,12 @@ DifferentiableFunction::DifferentiableFunction(
     saved_bytes_ = parts.saved_bytes;
     make_forward(joint, parts, examples, promises, std::move(outputs), interrupted);
     make_backward(joint, parts, interrupted);
-    auto arena = std::make_shared<runtime::SharedArena>();
+    // Between the two programs is the loss's time, and behind them the optimizer's: with the least
+    // memory as the aim nothing waits there for the next program.
+    least_memory_ = memory_budget <= 0 && device_.is_cpu();
+    auto arena = least_memory_ ? std::make_shared<runtime::SharedArena>(kKeptArena)
+                               : std::make_shared<runtime::SharedArena>();
+    if (least_memory_) forward_->return_results(results_.size());
     forward_->share_arena(arena);
     backward_->share_arena(std::move(arena));
     join_graphs(joint);
@@ -517,6 +526,7 @@ CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs
         forward_->call_tracked(inputs, all, numbers, &node->values, node->by_graph);
     node->numbers.assign(numbers.begin(), numbers.end());
     if (status != CallStatus::Done) return status;
+    if (least_memory_) trim_between_programs();
     for (const at::Tensor& t : node->inputs)
         node->versions.push_back(t.is_inference() ? 0 : static_cast<std::uint32_t>(t._version()));
     torch::autograd::edge_list edges;

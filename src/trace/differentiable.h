@@ -97,7 +97,8 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     std::vector<std::uint8_t> old_contents_matter_;  // by written input: gradients depend on them
     std::vector<std::int32_t> saved_inputs_;  // of the caller, by the program's own functions
     bool random_ = false;
-    bool custom_ = false;  // see JointRecording::custom
+    bool least_memory_ = false;  // is the aim, above speed
+    bool custom_ = false;        // see JointRecording::custom
     std::int64_t saved_bytes_ = 0;
 };
 

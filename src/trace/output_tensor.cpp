@@ -20,7 +20,7 @@ constexpr std::int64_t kPooledFrom = 4 << 20;
 /// Of unused memory: a step's gradients, once freed, are what its next forward is made of.
 constexpr std::size_t kPoolBytes = std::size_t{1} << 30;
 /// Of it, what stays between a backward and the next forward.
-constexpr std::size_t kKeptBetweenSteps = std::size_t{16} << 20;
+constexpr std::size_t kKeptBetweenPrograms = std::size_t{16} << 20;
 
 /// Never destroyed: tensors may be freed while the process ends.
 runtime::BlockPool& pool() {
@@ -32,8 +32,9 @@ void release(void* lent) {
     runtime::BlockPool::release(static_cast<runtime::BlockPool::Lent*>(lent));
 }
 
-c10::DataPtr allocate(std::size_t bytes) {
-    if (bytes < static_cast<std::size_t>(kPooledFrom) || bytes > kPoolBytes)
+c10::DataPtr allocate(std::size_t bytes, WhenFreed then) {
+    if (then == WhenFreed::Returned || bytes < static_cast<std::size_t>(kPooledFrom) ||
+        bytes > kPoolBytes)
         return c10::GetCPUAllocator()->allocate(bytes);
     runtime::BlockPool::Lent* lent = nullptr;
     try {
@@ -56,7 +57,7 @@ at::Tensor over(c10::intrusive_ptr<c10::StorageImpl> storage, const runtime::Lay
 
 }  // namespace
 
-at::Tensor make_output(const runtime::Layout& layout, c10::Device device) {
+at::Tensor make_output(const runtime::Layout& layout, c10::Device device, WhenFreed then) {
     const auto bytes = static_cast<std::size_t>(layout.bytes);
     if (!device.is_cpu()) {
         c10::Allocator* allocator = c10::GetAllocator(device.type());
@@ -66,12 +67,13 @@ at::Tensor make_output(const runtime::Layout& layout, c10::Device device) {
             layout, key_of(device));
     }
     // Resizable as any tensor: growing takes memory from PyTorch's allocator.
-    auto storage = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), bytes, allocate(bytes), c10::GetCPUAllocator(), true);
+    auto storage =
+        c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                              allocate(bytes, then), c10::GetCPUAllocator(), true);
     return over(std::move(storage), layout, c10::DispatchKey::CPU);
 }
 
 void trim_output_pool(std::size_t keep_bytes) { pool().trim(keep_bytes); }
-void trim_after_backward() { trim_output_pool(kKeptBetweenSteps); }
+void trim_between_programs() { trim_output_pool(kKeptBetweenPrograms); }
 
 }  // namespace ingot::trace

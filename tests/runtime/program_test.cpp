@@ -241,6 +241,14 @@ TEST(Program, SharesAnArenaWithOthers) {
     EXPECT_EQ(arena.take(1).bytes(), std::size_t{2 * 4096});
 }
 
+TEST(Program, KeepsNoLargeArena) {
+    SharedArena arena(4096);
+    arena.give_back(Block(4096));
+    arena.give_back(Block(8192));
+    EXPECT_EQ(arena.take(1).bytes(), std::size_t{4096});
+    EXPECT_EQ(arena.take(1).bytes(), std::size_t{1});
+}
+
 TEST(Program, TellsErrorsOfKernels) {
     Caller c(sample(16, fail_on_negative), 16, -5);
     c.call(SerialThreads());

@@ -146,6 +146,54 @@ def test_a_whole_step_frees_old_gradients_and_copies_no_weights(where: str):
     assert max(compiled["peaks"][:2]) <= max(eager["peaks"][:2]) + half
 
 
+# What a step holds between its forward and its backward, when the loss has its turn, above what the
+# first step held, which had few rows and no gradients before it.
+BETWEEN = """
+import ctypes, sys
+PR_SET_THP_DISABLE = 41
+ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
+import torch
+import ingot
+torch.set_num_threads(1)
+torch.manual_seed(0)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(64, 1024), torch.nn.ReLU(),
+                                          torch.nn.Linear(1024, 1024))
+        self.large = torch.nn.Parameter(torch.ones(1 << 24))
+    def forward(self, x):
+        return self.layers(x) * self.large.mean()
+model = Model()
+function = ingot.compile(model, dynamic=False,
+                         options={"memory_budget": float(sys.argv[1]), "fallback": False})
+def held():
+    with open("/proc/self/status") as f:
+        return next(int(l.split()[1]) for l in f if l.startswith("VmRSS")) / 1024
+def step(x):
+    for p in model.parameters():
+        p.grad = None
+    result = function(x)
+    loss = result.mean()
+    del result
+    now = held()
+    loss.backward()
+    return now
+first = step(torch.randn(16, 64))
+x = torch.randn(32768, 64)
+print(min(step(x) for i in range(3)) - first)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_nothing_waits_for_the_backward_when_memory_is_all_that_counts():
+    # At 1 the arena is there for the backward, with the values of a layer (128 MiB), and what was
+    # freed is there for its results: the model's result (128 MiB) and old gradients (64 MiB).
+    run = subprocess.run([sys.executable, "-c", BETWEEN, "0"], check=True, capture_output=True,
+                         text=True, env={**os.environ, **STEADY})  # fmt: skip
+    assert float(run.stdout) <= 48
+
+
 def test_a_backward_can_run_twice_only_when_the_graph_is_kept():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
