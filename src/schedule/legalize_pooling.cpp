@@ -111,10 +111,9 @@ Places places(Graph& g, const Pool& p, DType type, std::optional<ValueId> positi
             at = g.emit(Prim::Maximum, {at, steps});
         }
         // The first windows begin before the image, the last may end behind it.
-        const ValueId within = g.emit(Prim::LogicalAnd, {g.emit(Prim::Ge, {at, number(0)}),
-                                                         g.emit(Prim::Lt, {at, size})});
-        found.inside =
-            found.inside ? g.emit(Prim::LogicalAnd, {*found.inside, within}) : within;
+        const ValueId within = g.emit(
+            Prim::LogicalAnd, {g.emit(Prim::Ge, {at, number(0)}), g.emit(Prim::Lt, {at, size})});
+        found.inside = found.inside ? g.emit(Prim::LogicalAnd, {*found.inside, within}) : within;
         found.flat =
             found.flat ? g.emit(Prim::Add, {g.emit(Prim::Mul, {*found.flat, size}), at}) : at;
     }
@@ -140,8 +139,7 @@ ValueId winner(Graph& g, const Pool& p, ValueId windows, DType type) {
         order = order ? g.emit(Prim::Add, {scaled(*order), k}) : k;
     }
     const ValueId none = full_like(g, *order, Scalar(-1));
-    const ValueId nans =
-        g.emit(Prim::Select, {g.emit(Prim::IsNan, {windows}), *order, none});
+    const ValueId nans = g.emit(Prim::Select, {g.emit(Prim::IsNan, {windows}), *order, none});
     const ValueId last = g.emit(Prim::Amax, {nans}, dims);
     const ValueId any = g.emit(Prim::Ge, {last, full_like(g, last, Scalar(0))});
     return g.emit(Prim::Select, {any, last, first});

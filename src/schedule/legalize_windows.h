@@ -1,5 +1,5 @@
-// The part of legalising that concerns gradients of windows where an element of the image lies in at
-// most four of them: of max pooling, and on GPUs of depthwise convolutions that step. Images are
+// The part of legalising that concerns gradients of windows where an element of the image lies in
+// at most four of them: of max pooling, and on GPUs of depthwise convolutions that step. Images are
 // [images, channels, rows, columns], in memory with channels innermost, which vectors run along.
 //
 // Cost: linear, a few nodes for each window that an element may lie in.

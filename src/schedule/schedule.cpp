@@ -117,8 +117,7 @@ class Scheduler {
             n.attrs.get<std::int64_t>("groups") != 1 || !all(n.attrs.get<Sizes>("padding"), 0))
             return false;
         const bool steps = !all(n.attrs.get<Ints>("stride"), 1);
-        if (steps ? n.prim != Prim::ConvGradInput
-                  : !of_weight && !options_.single_taps_as_products)
+        if (steps ? n.prim != Prim::ConvGradInput : !of_weight && !options_.single_taps_as_products)
             return false;
         const auto last = [&](ValueId v) { return layouts_.strides(v)[1].is(1); };
         return last(n.operands[0]) && last(of_weight ? n.operands[1] : n.results[0]);

@@ -26,13 +26,13 @@ def images(dtype):
 
 
 WINDOWS = {
-    "resnet": dict(kernel_size=3, stride=2, padding=1),
-    "apart": dict(kernel_size=2, stride=3),
-    "uneven": dict(kernel_size=(3, 2), stride=(2, 1), padding=(1, 0)),
-    "to the end": dict(kernel_size=3, stride=2, padding=1, ceil_mode=True),
-    "dilated": dict(kernel_size=3, stride=1, padding=1, dilation=2),
-    "long": dict(kernel_size=(5, 4), stride=2, padding=(2, 2)),
-    "large": dict(kernel_size=(7, 6), stride=2, padding=3),
+    "resnet": {"kernel_size": 3, "stride": 2, "padding": 1},
+    "apart": {"kernel_size": 2, "stride": 3},
+    "uneven": {"kernel_size": (3, 2), "stride": (2, 1), "padding": (1, 0)},
+    "to the end": {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True},
+    "dilated": {"kernel_size": 3, "stride": 1, "padding": 1, "dilation": 2},
+    "long": {"kernel_size": (5, 4), "stride": 2, "padding": (2, 2)},
+    "large": {"kernel_size": (7, 6), "stride": 2, "padding": 3},
 }
 
 

@@ -129,8 +129,7 @@ void lower_max_pool(Call& call) {
 /// other is a call. Positions are read as narrow as they are, which is how they are kept.
 void lower_max_pool_backward(Call& call) {
     at::Tensor self = call.tensor("self");
-    if (self.dim() != 4 ||
-        !sched::is_gathered_type(to_dtype(self.scalar_type()), self.is_cuda()))
+    if (self.dim() != 4 || !sched::is_gathered_type(to_dtype(self.scalar_type()), self.is_cuda()))
         throw NotSupported("a max pooling's gradient as a call");
     Emitter& e = call.emit();
     const Windows w(call, self, 2);
