@@ -1,12 +1,18 @@
 """What the tests of the package share."""
 
+import random
+
 import pytest
+import torch
 
 import ingot
 
 
 @pytest.fixture(autouse=True)
 def fresh():
+    """Every test begins alike, whichever ran before: nothing compiled, the same random numbers."""
+    random.seed(0)
+    torch.manual_seed(0)
     ingot.reset()
     yield
     ingot.reset()

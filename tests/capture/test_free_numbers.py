@@ -281,14 +281,14 @@ def in_place(x):
 def after_a_break(x):
     y = LAYER(x).tanh()
     print(end="")
-    return (y * y.shape[0]).softmax(-1)
+    return (y / y.shape[0]).softmax(-1)  # times 64, eager's own error is past the tolerance
 
 
 FORMS = {
     "pointwise": (lambda x: x.sin() * x.shape[0], 2),
     "layer": (lambda x: LAYER(x).relu().softmax(-1), 2),
     "views": (lambda x: (x[1:] * 2, x[0], x.t(), x), 3),
-    "products": (lambda x: x @ x.t(), 2),
+    "products": (lambda x: x @ x.t() * 0.1, 2),
     "norm": (lambda x: F.layer_norm(x, (8,)).sum(0) + x.mean(), 2),
     "in place": (in_place, 3),
     "break": (after_a_break, 4),
