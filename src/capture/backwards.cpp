@@ -68,6 +68,17 @@ bool keeps_something(const NodePtr& node) {
 
 NodePtr node_of(const at::Tensor& t) { return torch::autograd::impl::gradient_edge(t).function; }
 
+/// What has made the tensor; none of a leaf, and none of what PyTorch refuses a history: a view
+/// without one, whose base needs a gradient and was written to.
+NodePtr history_of(const at::Tensor& t) {
+    if (!t.defined() || !t.requires_grad()) return nullptr;
+    try {
+        return t.grad_fn();
+    } catch (const c10::Error&) {
+        return nullptr;
+    }
+}
+
 /// All nodes behind these, in an order in which users come before what they use, more or less.
 std::vector<NodePtr> reachable(std::span<const at::Tensor> roots) {
     std::vector<NodePtr> found, stack;
@@ -107,7 +118,7 @@ std::vector<NodePtr> leading_to(const std::vector<NodePtr>& nodes,
 
 std::string Backwards::obstacle(const at::Tensor& root, const trace::Recorder& recorder) const {
     if (!recorder.owns(root)) return "a backward from outside";
-    if (!root.requires_grad() || !root.grad_fn()) return "a backward without a history";
+    if (!history_of(root)) return "a backward without a history";
     return {};
 }
 
@@ -236,9 +247,10 @@ std::vector<Ref> Backwards::gradients() const {
 }
 
 std::string Backwards::spent(const at::Tensor& tensor) const {
-    if (spent_.empty() || !tensor.requires_grad() || !tensor.grad_fn()) return {};
+    const NodePtr history = spent_.empty() ? nullptr : history_of(tensor);
+    if (!history) return {};
     for (const NodePtr& node : reachable(std::span(&tensor, 1)))
-        if (spent_.contains(node.get()) && keeps_something(node)) return tensor.grad_fn()->name();
+        if (spent_.contains(node.get()) && keeps_something(node)) return history->name();
     return {};
 }
 
@@ -248,7 +260,7 @@ void Backwards::mark_spent(at::Tensor& tensor, const std::string& name) {
 }
 
 void Backwards::release(const at::Tensor& tensor) {
-    if (!tensor.defined() || !tensor.requires_grad() || !tensor.grad_fn()) return;
+    if (!history_of(tensor)) return;
     for (const NodePtr& node : reachable(std::span(&tensor, 1))) node->release_variables();
 }
 

@@ -8,6 +8,7 @@
 
 #include "capture/captured.h"
 #include "capture/keys.h"
+#include "capture/numpy_numbers.h"
 #include "capture/objects.h"
 #include "capture/perform.h"
 #include "capture/recording.h"
@@ -301,8 +302,7 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
         return Verdict::run;
     }
     if (PyMethod_Check(callable)) {
-        const Known* k = world_->find(callable);
-        if (k != nullptr && k->dynamic()) throw Puzzle("a bound method from outside");
+        world_->read_method(callable);
         return dispatch_call(frame, event, PyMethod_GET_FUNCTION(callable),
                              PyMethod_GET_SELF(callable), arguments, result);
     }
@@ -327,7 +327,10 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
 Verdict Recording::on_partial(Frame frame, const Event& event, PyObject* callable,
                               std::span<PyObject* const> arguments, PyObject** result) {
     const Known* known = world_->find(callable);
-    if (known != nullptr && known->dynamic()) throw Puzzle("a partial function from outside");
+    const bool comes_in = known != nullptr && known->dynamic();
+    if (comes_in)  // each is a member in C
+        for (const char* part : {"func", "args", "keywords"})
+            world_->read_attribute(callable, Ref::steal(PyUnicode_InternFromString(part)).get());
     const Ref function = Ref::steal(PyObject_GetAttrString(callable, "func"));
     const Ref first = Ref::steal(PyObject_GetAttrString(callable, "args"));
     const Ref names = Ref::steal(PyObject_GetAttrString(callable, "keywords"));
@@ -335,10 +338,12 @@ Verdict Recording::on_partial(Frame frame, const Event& event, PyObject* callabl
         PyErr_Clear();
         throw Puzzle("a partial function");
     }
-    if (known != nullptr) {  // it holds these three as long as it lives
-        world_->pin(function.get(), "func");
-        world_->pin(first.get(), "args");
-        world_->pin(names.get(), "keywords");
+    if (known != nullptr) {
+        if (!comes_in) {  // it holds these three as long as it lives
+            world_->pin(function.get(), "func");
+            world_->pin(first.get(), "args");
+            world_->pin(names.get(), "keywords");
+        }
         world_->read_whole(first.get());
         world_->read_whole(names.get());
     }
@@ -347,6 +352,9 @@ Verdict Recording::on_partial(Frame frame, const Event& event, PyObject* callabl
         all.push_back(PyTuple_GET_ITEM(first.get(), i));
     all.insert(all.end(), arguments.begin(), arguments.end());
     if (!is_python_callable(function.get())) {
+        // An operator would get them as they are, whatever their sizes stand for.
+        if (comes_in && (any_tensor(all) || PyDict_GET_SIZE(names.get()) != 0))
+            throw Puzzle("a partial function from outside");
         Py_ssize_t position = 0;
         PyObject *key = nullptr, *value = nullptr;
         while (PyDict_Next(names.get(), &position, &key, &value)) {
@@ -477,8 +485,14 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
         (PyDict_Check(self) || PyList_Check(self) || PyAnySet_Check(self) || is_deque(self)))
         throw Puzzle("a container from outside that is filled anew");
     switch (c.kind) {
-        case CallKind::Unknown:
-            throw Puzzle("a call of " + c.name);
+        case CallKind::Unknown: {
+            const Known* k = world_->find(callable);
+            if (event.operation == Operation::call && event.keyword_names == nullptr &&
+                !(k != nullptr && k->dynamic()))
+                *result = number_of_numpy(callable, all).release();
+            if (*result == nullptr) throw Puzzle("a call of " + c.name);
+            return Verdict::handled;
+        }
         case CallKind::Warning:
             return on_warning(frame, event, all, result);
         case CallKind::Frames:

@@ -77,6 +77,11 @@ PyObject* acting_when_it_goes(PyObject* object) {
     return walk.find();
 }
 
+bool is_let_go(PyObject* object) {
+    return object != nullptr && finalizer_of(Py_TYPE(object)) != nullptr &&
+           !stands_for_itself(object) && has_python_layout(Py_TYPE(object));
+}
+
 PyObject* acting_when_contents_go(PyObject* container) {
     Walk walk;
     walk.seen.insert(container);

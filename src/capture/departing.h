@@ -21,5 +21,8 @@ inline constexpr std::size_t kMostDeparting = 20'000;
 PyObject* acting_when_it_goes(PyObject* object);
 /// Likewise for anything that a container holds, but not itself.
 PyObject* acting_when_contents_go(PyObject* container);
+/// Whether an object has a `__del__` and guards need not keep it: it is reached by its container at
+/// each call. Modules of `nn` are known by their identity all the same.
+bool is_let_go(PyObject* object);
 
 }  // namespace ingot::capture

@@ -202,10 +202,9 @@ Verdict Recording::enter(Frame frame, Entry entry) {
             const auto slots = frame.slots();
             PyObject* self = frame.code()->co_argcount > 0 && !slots.empty() ? slots[0] : nullptr;
             if (self != nullptr && !PyCell_Check(self)) {
-                PyObject* name = frame.code()->co_name;
-                world_->read_class(Py_TYPE(self), name);
+                world_->read_special_method(Py_TYPE(self), function);
                 if (PyType_Check(self))
-                    world_->read_class(reinterpret_cast<PyTypeObject*>(self), name);
+                    world_->read_special_method(reinterpret_cast<PyTypeObject*>(self), function);
             }
         }
         world_->read_function(function);
@@ -421,7 +420,8 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
                 throw Puzzle(std::string("a context of type ") + Py_TYPE(o[0])->tp_name);
             return Verdict::run;
         }
-        case Operation::exit_context:
+        case Operation::exit_context:  // that of a context in C was left to CPython
+            world_->read_method(o[0]);
             return Verdict::run;
         case Operation::match_class:
             read_class_pattern(event);

@@ -8,6 +8,7 @@
 #include <torch/csrc/MemoryFormat.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "capture/departing.h"
 #include "capture/dict_version.h"
 #include "capture/guard_text.h"
 #include "capture/objects.h"
@@ -269,8 +270,8 @@ void World::read_dict(PyObject* dict, PyObject* key) {
             if (PyDict_SetItem(dict, key, own) != 0) throw Puzzle("an item that cannot be set");
             return;
         }
-    if (known.dynamic()) {
-        add_node(known, Reach::DictItem, 0, key, value);
+    if (known.dynamic() || is_let_go(value)) {
+        add_node(as_dynamic(dict), Reach::DictItem, 0, key, value);
         return;
     }
     const std::int32_t place = add_place({known.place, Reach::DictItem, 0, Ref::borrow(key)});
@@ -326,6 +327,30 @@ PyObject* World::read_class(PyTypeObject* type, PyObject* name) {
         meet(value, add_place({find(object)->place, Reach::Lookup, 0, Ref::borrow(name)}), -1, -1);
     }
     return value;
+}
+
+void World::read_special_method(PyTypeObject* type, PyObject* function) {
+    for (PyObject* name : {reinterpret_cast<PyFunctionObject*>(function)->func_name,
+                           reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))->co_name})
+        read_class(type, name);
+    PyObject* mro = type->tp_mro;
+    for (Py_ssize_t i = 0; mro != nullptr && i < PyTuple_GET_SIZE(mro); ++i) {
+        if (find(function) != nullptr) return;
+        // Under another name than its own: a lambda, or what a decorator has made.
+        PyObject* dict = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))->tp_dict;
+        Py_ssize_t position = 0;
+        PyObject *name = nullptr, *value = nullptr;
+        Ref found;
+        while (!found && dict != nullptr && PyDict_Next(dict, &position, &name, &value)) {
+            const bool wraps =
+                Py_IS_TYPE(value, &PyStaticMethod_Type) || Py_IS_TYPE(value, &PyClassMethod_Type);
+            const Ref inner =
+                wraps ? Ref::steal(PyObject_GetAttrString(value, "__func__")) : Ref();
+            if (value == function || inner.get() == function) found = Ref::borrow(name);
+        }
+        PyErr_Clear();
+        if (found) read_class(type, found.get());
+    }
 }
 
 void World::read_special_methods(PyObject* object) {
@@ -424,8 +449,8 @@ void World::read_cell(PyObject* cell) {
         PyCell_Set(cell, own);
         return;
     }
-    if (known.dynamic()) {
-        add_node(known, Reach::Contents, 0, nullptr, PyCell_GET(cell));
+    if (known.dynamic() || is_let_go(PyCell_GET(cell))) {
+        add_node(as_dynamic(cell), Reach::Contents, 0, nullptr, PyCell_GET(cell));
         return;
     }
     PyObject* value = PyCell_GET(cell);
@@ -459,8 +484,8 @@ void World::read_member(PyObject* owner, PyObject* descriptor, PyObject* name) {
             *location = Py_NewRef(own);
             return;
         }
-    if (known.dynamic()) {
-        add_node(known, Reach::Member, member->offset, name, *location);
+    if (known.dynamic() || is_let_go(*location)) {
+        add_node(as_dynamic(owner), Reach::Member, member->offset, name, *location);
         return;
     }
     const std::int32_t place =
@@ -585,8 +610,7 @@ void World::read_attribute(PyObject* owner, PyObject* name, bool plainly) {
         return;
     }
     if (PyMethod_Check(owner)) {  // forwards to the function
-        if (const Known* k = find(owner); k != nullptr && k->dynamic())
-            throw Puzzle("an attribute of a bound method");
+        read_method(owner);
         return read_attribute(PyMethod_GET_FUNCTION(owner), name);
     }
     if (const Known* k = find(owner);

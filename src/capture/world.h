@@ -139,7 +139,11 @@ class World {
     PyObject* read_class(PyTypeObject* type, PyObject* name);
     /// That special methods of the object's class stay what they are.
     void read_special_methods(PyObject* object);
+    /// A function that C code has found in a class, for an instance of it or for itself.
+    void read_special_method(PyTypeObject* type, PyObject* function);
     void read_function(PyObject* function);
+    /// What a bound method that comes with the call is bound to; nothing of other objects.
+    void read_method(PyObject* method);
     /// `name` of a class, if it is one of its two names; nullptr: both, for a text of the class.
     void read_type_names(PyObject* type, PyObject* name);
     /// The value of a context variable; `write_variable` before it is set.

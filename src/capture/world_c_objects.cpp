@@ -1,5 +1,7 @@
-// Objects of C code that capture looks into (deques, the locals of threads, functions that keep
-// their results), and which of the objects that are changed are no others; see world.h.
+// Objects of C code that capture looks into (deques, bound methods, the locals of threads, functions
+// that keep their results), and which of the objects that are changed are no others; see world.h.
+#include <cstddef>
+
 #include "capture/interpreter/observer.h"
 #include "capture/objects.h"
 #include "capture/world.h"
@@ -30,6 +32,19 @@ void World::read_whole_deque(PyObject* deque, int depth) {
     }
     if (depth <= 1) return;
     for (Py_ssize_t i = 0; i < Py_SIZE(deque); ++i) read_whole(item_of_deque(deque, i), depth - 1);
+}
+
+void World::read_method(PyObject* method) {
+    const Known* found = PyMethod_Check(method) ? find(method) : nullptr;
+    if (found == nullptr || !found->dynamic() || !reads_.insert({method, nullptr}).second) return;
+    if (is_tensor(PyMethod_GET_SELF(method))) throw Puzzle("a bound method of a tensor");
+    static PyObject* const function = PyUnicode_InternFromString("__func__");
+    static PyObject* const self = PyUnicode_InternFromString("__self__");
+    const Known known = *found;  // the map may grow
+    add_node(known, Reach::Member, offsetof(PyMethodObject, im_func), function,
+             PyMethod_GET_FUNCTION(method));
+    add_node(known, Reach::Member, offsetof(PyMethodObject, im_self), self,
+             PyMethod_GET_SELF(method));
 }
 
 PyObject* World::thread_dict(PyObject* local) {

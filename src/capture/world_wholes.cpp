@@ -107,12 +107,15 @@ void World::read_whole_sequence(PyObject* o, int depth) {
                 throw Puzzle("an item that cannot be set");
             return own;
         };
-        if (known.dynamic()) {
+        bool by_items = known.dynamic();
+        for (Py_ssize_t i = 0; PyList_CheckExact(o) && i < size; ++i) by_items |= is_let_go(item(i));
+        if (by_items) {
             if (!tuple && !PyList_CheckExact(o)) {
                 throw Puzzle("a list of the class " + std::string(Py_TYPE(o)->tp_name));
             }
+            const Known as = as_dynamic(o);
             for (Py_ssize_t i = 0; i < size; ++i)
-                if (own_number(i) == nullptr) add_node(known, Reach::Item, i, nullptr, item(i));
+                if (own_number(i) == nullptr) add_node(as, Reach::Item, i, nullptr, item(i));
         } else if (tuple) {
             for (Py_ssize_t i = 0; i < size; ++i) {
                 const std::int32_t place = add_place({known.place, Reach::Item, i, {}});

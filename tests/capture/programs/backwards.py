@@ -720,3 +720,27 @@ def writes_to_expanded_results_behind_a_break(w):
         for _ in range(3):
             x = w.t(4, grad=True)
             w.backward(w.call(f, x), x)
+
+
+@program
+def views_without_a_history_whose_base_is_written_to(w):
+    """PyTorch raises where somebody asks such a view for its history, and nowhere else."""
+    weight = nn.Parameter(w.t(4))
+
+    def f(x, kind):
+        with torch.no_grad():
+            view = x.view(-1)
+            view[::2] = 1
+        if kind == "gradients":
+            grad = torch.autograd.grad((weight * x.detach()).sin().sum(), weight)[0]
+            print(end="")
+            return grad, view.detach()
+        (weight * x.detach()).sin().sum().backward()
+        if kind == "raises":
+            raise ValueError(kind)
+        view.mul_(2)
+
+    f = w.compile(f)
+    for kind in ("gradients", "raises", "writes") * 2:
+        w.call(f, w.t(4, grad=True), kind)
+        w.note(weight.grad)

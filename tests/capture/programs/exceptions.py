@@ -761,3 +761,36 @@ def attributes_that_are_set_before_an_operator_fails(w):
             w.call(f, w.t(4), torch.tensor([0, k]))
             w.note(module.count, module.hidden, module.last, module.seen, sorted(module.tags))
             w.note(sorted(module.state_dict()), sorted(module._non_persistent_buffers_set))
+
+
+class Noting:
+    def __init__(self, number, swallows=True):
+        self.number, self.swallows, self.seen = number, swallows, 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.seen += self.number
+        return self.swallows
+
+
+@program
+def a_context_that_is_another_one_is_left_by_an_exception_behind_a_break(w):
+    first, second, third = Noting(1), Noting(10), Noting(100, swallows=False)
+    contexts = [first]
+
+    def f(x, fails):
+        with contexts[0] as c:
+            print(end="")
+            x = x * 2
+            if fails:
+                raise ValueError
+            x = x + c.number
+        return x
+
+    f = w.compile(f)
+    for contexts[0] in (first, first, second, third, first, second):
+        for fails in (True, False):
+            w.call(f, w.t(3), fails)
+            w.note(first.seen, second.seen, third.seen)

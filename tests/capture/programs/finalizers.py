@@ -356,3 +356,52 @@ def what_is_read_and_then_replaced(w):
 
     functions = (read_and_set, read_and_held, read_in_a_list)
     _replacements(w, log, lambda: Slotted(Ending(log, 2.0), [Ending(log, 3.0)]), functions)
+
+
+class Kept(Ending):
+    def times(self, y):
+        self.times_called = getattr(self, "times_called", 0) + 1
+        return y * self.x
+
+
+held_by_a_global = None
+
+
+@program
+def what_a_call_has_read_is_not_kept(w):
+    """It goes when the program lets go of it, outside, and another one takes its place."""
+    log, box, items, slotted = [], Kept([]), [None, 1], Slotted(None)
+    in_a_cell = None
+
+    def of_a_global(x):
+        return held_by_a_global.times(x) + held_by_a_global.x
+
+    def of_a_cell(x):
+        return in_a_cell.times(x), in_a_cell
+
+    def of_an_attribute(x):
+        return box.inner.times(x) if box.inner is not None else x
+
+    def of_an_item(x):
+        return items[0].times(x) + items[1]
+
+    def of_a_slot(x):
+        return slotted.one.times(x)
+
+    def put(value):
+        global held_by_a_global
+        nonlocal in_a_cell
+        held_by_a_global = in_a_cell = box.inner = items[0] = slotted.one = value
+
+    for f in (of_a_global, of_a_cell, of_an_attribute, of_an_item, of_a_slot):
+        f = w.compile(f)
+        with _no_collector():
+            for number in (1.0, 1.0, 2.0, 3.0, 3.0):
+                put(Kept(log, number))
+                w.note(list(log))
+                for _ in range(2):
+                    w.call(f, w.t(3))
+                    w.note(in_a_cell.times_called)
+            put(None)
+            w.note(list(log))
+            log.clear()

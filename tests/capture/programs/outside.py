@@ -470,3 +470,75 @@ def functions_that_c_code_calls_change(w):
             w.call(h, w.t(2))
             scale = scale + 1.0  # a cell of theirs
         change()
+
+
+class Doubled(Counter):
+    def step(self, x):
+        return super().step(x) * 2
+
+
+@program
+def bound_methods_come_in_and_lead_to_others(w):
+    a, b, c = Counter(1), Counter(10), Doubled(5)
+
+    def f(x, step, counter):
+        counter.count += 1
+        return step(x), step.__self__ is counter, step.__name__
+
+    f, g = w.compile(f), w.compile(lambda x, step: sum(map(step, [x, x + 1])))
+    for one, other in ((a, a), (a, a), (b, a), (a, b), (c, a), (c, c), (b, b)):
+        w.call(f, w.t(3), one.step, other)
+        w.call(g, w.t(3), one.step)
+        w.call(g, w.t(3), types.MethodType(Counter.step, other))
+        w.note(a.count, b.count, c.count)
+
+
+@program
+def partial_functions_come_in(w):
+    def scaled(x, by, plus=0):
+        return x * by + plus
+
+    def forms(n):
+        return (functools.partial(scaled, by=n), functools.partial(scaled, plus=n, by=1.5),
+                functools.partial(torch.mul, n), functools.partial(torch.add, w.t(3)),
+                functools.partial(functools.partial(scaled, plus=n), by=2))  # fmt: skip
+
+    f = w.compile(lambda x, p: (p(x), p.args))
+    for form in range(5):
+        for n in (1, 1, 2, 3):
+            w.call(f, w.t(3), forms(n)[form])
+    changed = functools.partial(scaled, by=2)
+    w.call(f, w.t(3), changed)
+    changed.keywords["by"] = 5
+    w.call(f, w.t(3), changed)
+    changed.__setstate__((scaled, (3,), {}, {}))
+    w.call(f, w.t(3), changed)
+
+
+@program
+def functions_of_numpy_over_plain_numbers(w):
+    class Angles(torch.nn.Module):
+        base = 10000.0
+
+        @torch.no_grad()
+        def forward(self, x, n):
+            step = -(np.log(float(self.base)) / (n - 1))
+            return x * torch.exp(torch.arange(3) * step) + np.sqrt(n)
+
+    angles = Angles()
+    f = w.compile(angles)
+    for n in (2, 2, 3, 4):
+        w.call(f, w.t(3), n)
+    angles.base = 500.0
+    w.call(f, w.t(3), 3)
+
+    made = []
+    own = np.frompyfunc(lambda a: made.append(a) or a, 1, 1)
+    g = w.compile(lambda x, s: (x * 2, np.log(s), np.exp(-s * s), np.maximum(s, 1.5), own(s)))
+    with np.errstate(all="ignore"):
+        for s in (2.0, 2.0, 3.0, 0.0, -1.0, 27.0, 40.0):
+            w.call(g, w.t(3), s)
+            w.note(list(made))
+    with np.errstate(divide="raise", under="raise"):
+        for s in (0.0, 2.0, 27.0, 40.0):
+            w.call(g, w.t(3), s)

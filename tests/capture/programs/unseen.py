@@ -727,3 +727,35 @@ def callables_of_c_code_that_are_called(w):
         table["a"] = items[0].score = value
         w.call(f, w.t(2))
         w.note(log, names, table)
+
+
+@program
+def functions_that_classes_have_under_other_names(w):
+    """C code finds them in the class by a name that is not theirs."""
+    Pair = collections.namedtuple("Pair", "a b", defaults=(1,))
+
+    def plain(self, other):
+        return self.value * other
+
+    class Value:
+        def __init__(self, value):
+            self.value = value
+
+        __mul__ = plain
+        __add__ = lambda self, other: self.value + other  # noqa: E731
+
+    value = Value(3)
+
+    def f(x):
+        pairs = list(map(Pair, [x, x + 1]))
+        products = list(map(operator.mul, [value, value], [1, 2]))
+        return pairs[0].a * pairs[1].b, products, list(map(operator.add, [value], [x]))
+
+    f = w.compile(f)
+    for n in (1, 1, 2, 3):
+        Pair.__new__.__defaults__ = (n,)
+        w.call(f, w.t(2))
+    plain.__code__ = (lambda self, other: self.value * other * 10).__code__
+    w.call(f, w.t(2))
+    Value.__add__ = lambda self, other: self.value - other
+    w.call(f, w.t(2))
