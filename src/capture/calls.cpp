@@ -91,6 +91,14 @@ bool changes_nothing(std::string_view name, std::span<PyObject* const> all) {
            (name == "Tensor.detach_" && all.size() == 1);
 }
 
+/// What asks a tensor for the one number that it holds.
+bool gives_number(std::string_view name) {
+    static const std::unordered_set<std::string_view> names = {
+        "Tensor.item",      "Tensor.is_nonzero", "Tensor.__bool__",   "Tensor.__int__",
+        "Tensor.__float__", "Tensor.__index__",  "Tensor.__complex__"};
+    return names.contains(name);
+}
+
 /// Whether the function looks at all that its arguments hold: it makes a text of them, or compares
 /// items, which may be containers.
 bool looks_deep(std::string_view name) {
@@ -308,7 +316,12 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
     }
     if (PyType_Check(callable)) {
         auto* type = reinterpret_cast<PyTypeObject*>(callable);
-        if (class_needs_data(type) && any_tensor(arguments)) throw Puzzle("the data of a tensor");
+        if (class_needs_data(type) && any_tensor(arguments)) {
+            const bool number = type == &PyLong_Type || type == &PyFloat_Type;
+            if (!number || arguments.size() != 1) throw Puzzle("the data of a tensor");
+            refuse_unknown(arguments, "the data of a tensor");
+            return carried(frame, event, result);
+        }
         const Verdict v = on_class(type, arguments);
         return v == Verdict::run && any_tensor(arguments) && classify_class(type) == CallKind::Pure
                    ? carried(frame, event, result)
@@ -503,7 +516,10 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
                 *result = Py_NewRef(all[0]);
                 return Verdict::handled;
             }
-            throw Puzzle("the data of a tensor (" + c.name + ")");
+            if (!gives_number(c.name) || all.size() != 1)
+                throw Puzzle("the data of a tensor (" + c.name + ")");
+            refuse_unknown(all, ("the data of a tensor (" + c.name + ")").c_str());
+            return carried(frame, event, result);
         case CallKind::Torch:
             if (c.name == "torch._C.redispatch_boxed") all.erase(all.begin());  // the operator
             read_arguments(all, 8);
@@ -606,7 +622,7 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             world_->read_special_methods(all[0]);
             read_key(*world_, all[1], all[0]);
             world_->read_item(all[0], all[1]);
-            return Verdict::run;
+            return PyDict_Check(all[0]) ? Verdict::run : run();
         case CallKind::SetItem:
             if (all.size() < 2 || !PyDict_Check(all[0])) throw Puzzle("a call of " + c.name);
             read_key(*world_, all[1], all[0]);

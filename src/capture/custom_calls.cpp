@@ -99,6 +99,7 @@ void Recording::refuse_effects(Frame frame, const Event& event) {
         case Operation::extend_list:
         case Operation::extend_set:
         case Operation::extend_dict:
+        case Operation::add_item:
             return;  // of a display that is being made
         case Operation::binary:
             if (is_container(o[0]) && event.detail >= NB_INPLACE_ADD && !is_own(o[0]))

@@ -29,8 +29,8 @@ Ref call_silently(PyObject* callable, std::span<PyObject* const> arguments) {
     if (!make || !none || !names) return {};
     const Ref state = Ref::steal(PyObject_Call(make.get(), none.get(), names.get()));
     if (!state || !Ref::steal(PyObject_CallMethod(state.get(), "__enter__", nullptr))) return {};
-    Ref result = Ref::steal(
-        PyObject_Vectorcall(callable, arguments.data(), arguments.size(), nullptr));
+    Ref result =
+        Ref::steal(PyObject_Vectorcall(callable, arguments.data(), arguments.size(), nullptr));
     if (!result) PyErr_Clear();
     const Ref left =
         Ref::steal(PyObject_CallMethod(state.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));

@@ -16,11 +16,34 @@
 #include "capture/keys.h"
 #include "capture/objects.h"
 #include "capture/perform.h"
+#include "trace/known_numbers.h"
 
 namespace ingot::capture {
 namespace {
 
 thread_local Recording* current_recording = nullptr;
+
+/// The tensors that C code asks for their numbers: places in a list, tuple or text.
+std::vector<PyObject*> tensors_as_places(const Event& event) {
+    static PyObject* const get = PyUnicode_InternFromString("__getitem__");
+    static PyObject* const set = PyUnicode_InternFromString("__setitem__");
+    static PyObject* const del = PyUnicode_InternFromString("__delitem__");
+    PyObject *container = event.operands[0], *key = event.operands[1];
+    std::vector<PyObject*> found;
+    if (is_tensor(key)) found.push_back(key);
+    if (PySlice_Check(key)) {
+        const auto* slice = reinterpret_cast<PySliceObject*>(key);
+        for (PyObject* part : {slice->start, slice->stop, slice->step})
+            if (is_tensor(part)) found.push_back(part);
+    }
+    if (found.empty() || is_tensor(container) || PyDict_Check(container)) return {};
+    PyObject* method =
+        _PyType_Lookup(Py_TYPE(container), event.operation == Operation::read_item    ? get
+                                           : event.operation == Operation::store_item ? set
+                                                                                      : del);
+    if (method != nullptr && PyFunction_Check(method)) return {};
+    return found;
+}
 
 bool is_in_place(int detail) { return detail >= NB_INPLACE_ADD && detail <= NB_INPLACE_XOR; }
 
@@ -155,6 +178,13 @@ void Recording::answer_first(Operation operation, PyObject* result) {
 
 bool Recording::is_our_tensor(PyObject* o) const {
     return is_tensor(o) && recorder_->owns(THPVariable_Unpack(o));
+}
+
+void Recording::refuse_unknown(std::span<PyObject* const> tensors, const char* reason) {
+    for (PyObject* o : tensors)
+        if (!is_our_tensor(o) ||
+            !trace::known_number(recorder_->log(), THPVariable_Unpack(o), *recorder_->symbols()))
+            throw Puzzle(reason);
 }
 
 void Recording::read_arguments(std::span<PyObject* const> arguments, int depth) {
@@ -317,6 +347,7 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
             world_->read_attribute(o[0], event.name);
             return Verdict::run;
         case Operation::read_item:
+            refuse_unknown(tensors_as_places(event), "a tensor is an index");
             if (any_tensor(o) && !PyDict_Check(o[0])) {
                 read_arguments(o, 4);
                 if (is_tensor(o[0])) return carried(frame, event, result);
@@ -331,7 +362,10 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
         case Operation::delete_cell:
         case Operation::delete_global:
         case Operation::delete_attribute:
+            on_store(event);
+            return Verdict::run;
         case Operation::delete_item:
+            refuse_unknown(tensors_as_places(event), "a tensor is an index");
             on_store(event);
             return Verdict::run;
         case Operation::store_item:
@@ -339,6 +373,7 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
                 read_arguments(o, 4);
                 return carried(frame, event, result);
             }
+            refuse_unknown(tensors_as_places(event), "a tensor is an index");
             on_store(event);
             return Verdict::run;
         case Operation::call:
@@ -392,6 +427,10 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
         case Operation::extend_set:
         case Operation::extend_dict:
             world_->read_whole(o[1], 1);
+            world_->write_whole(o[0], false);  // a display that was begun before a break
+            return Verdict::run;
+        case Operation::add_item:
+            world_->write_whole(o[0], false);
             return Verdict::run;
         case Operation::format:
             if (any_tensor(o)) throw Puzzle("a tensor as text");
@@ -597,7 +636,10 @@ Verdict Recording::on_operator(Frame frame, const Event& event, PyObject** resul
     if (event.operation == Operation::truth ||
         (event.operation == Operation::unary &&
          event.detail == static_cast<int>(UnaryOperator::logical_not))) {
-        if (tensors) throw Puzzle("a tensor decides a branch");
+        if (tensors) {
+            refuse_unknown(o, "a tensor decides a branch");
+            return carried(frame, event, result);
+        }
         world_->read_special_methods(o[0]);
         world_->read_whole(o[0], 1);
         return Verdict::run;

@@ -344,8 +344,7 @@ void World::read_special_method(PyTypeObject* type, PyObject* function) {
         while (!found && dict != nullptr && PyDict_Next(dict, &position, &name, &value)) {
             const bool wraps =
                 Py_IS_TYPE(value, &PyStaticMethod_Type) || Py_IS_TYPE(value, &PyClassMethod_Type);
-            const Ref inner =
-                wraps ? Ref::steal(PyObject_GetAttrString(value, "__func__")) : Ref();
+            const Ref inner = wraps ? Ref::steal(PyObject_GetAttrString(value, "__func__")) : Ref();
             if (value == function || inner.get() == function) found = Ref::borrow(name);
         }
         PyErr_Clear();

@@ -1,5 +1,6 @@
-// Objects of C code that capture looks into (deques, bound methods, the locals of threads, functions
-// that keep their results), and which of the objects that are changed are no others; see world.h.
+// Objects of C code that capture looks into (deques, bound methods, the locals of threads,
+// functions that keep their results), and which of the objects that are changed are no others; see
+// world.h.
 #include <cstddef>
 
 #include "capture/interpreter/observer.h"

@@ -108,7 +108,8 @@ void World::read_whole_sequence(PyObject* o, int depth) {
             return own;
         };
         bool by_items = known.dynamic();
-        for (Py_ssize_t i = 0; PyList_CheckExact(o) && i < size; ++i) by_items |= is_let_go(item(i));
+        for (Py_ssize_t i = 0; PyList_CheckExact(o) && i < size; ++i)
+            by_items |= is_let_go(item(i));
         if (by_items) {
             if (!tuple && !PyList_CheckExact(o)) {
                 throw Puzzle("a list of the class " + std::string(Py_TYPE(o)->tp_name));

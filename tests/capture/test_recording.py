@@ -5,8 +5,10 @@ import dataclasses
 import functools
 import gc
 import threading
+import types
 import weakref
 
+import numpy as np
 import pytest
 import torch
 
@@ -37,6 +39,32 @@ def test_a_function_is_recorded_once():
     counters = check(lambda x: x + 1, (torch.ones(3),), (torch.zeros(3),))
     assert counters["recordings"] == 1 and counters["replays"] == 3
     assert counters["eager_calls"] == 0 and counters["graphs"] == 1
+
+
+def test_numbers_that_no_data_decides_break_nothing():
+    def program(x):
+        n = torch.div(x.size(0), 2, rounding_mode="trunc")
+        step = -(np.log(1000.0) / int(n))
+        return x.view(n, -1) * (torch.full((), 3) * step).item() if n > 1 else x
+
+    assert check(program, (torch.ones(4),), (torch.ones(6),))["breaks"] == 0
+
+
+def test_a_break_within_a_context_is_one_break():
+    @torch.no_grad()
+    def inner(x):
+        print(end="")
+        return x + 1
+
+    f = captured(lambda x, g: g(inner(x) * 2))
+    for scale in (2.0, 2.0, 3.0):
+        made = types.SimpleNamespace(scale=scale)
+        bound = types.MethodType(lambda self, x: x * self.scale, made)
+        torch.testing.assert_close(f(torch.ones(3), bound), torch.full((3,), 4 * scale))
+    partial = captured(lambda x, g: g(x))
+    for by in (2.0, 2.0):
+        partial(torch.ones(3), functools.partial(lambda x, by: x * by, by=by))
+    assert f.counters()["eager_calls"] == 0 and partial.counters()["breaks"] == 0
 
 
 def test_what_is_computed_once_breaks_nothing():

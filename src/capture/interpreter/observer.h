@@ -68,6 +68,7 @@ enum class Verdict : std::uint8_t {
 /// | extend_list     | list, iterable                    | -          | -                  | -      |
 /// | extend_set      | set, iterable                     | -          | -                  | -      |
 /// | extend_dict     | dict, mapping                     | -          | 1: of a call       | -      |
+/// | add_item        | list, set or dict; item, or key, value | -     | -                  | -      |
 /// | format          | value, specification or absent    | -          | FVC_*              | str    |
 /// | enter_context   | manager                           | -          | 1: asynchronous    | of `__enter__` |
 /// | exit_context    | exit, type, value, traceback      | -          | -                  | value  |
@@ -119,6 +120,7 @@ enum class Operation : std::uint8_t {
     extend_list,
     extend_set,
     extend_dict,
+    add_item,
     format,
     enter_context,
     exit_context,

@@ -5,8 +5,10 @@
 namespace ingot::capture {
 
 Step Evaluator::list_append(int depth) {
-    int failure = PyList_Append(top(depth + 1), top());
-    if (failure != 0) return Step::error;
+    PyObject* operands[] = {top(depth + 1), top()};
+    bool done = perform_effect({Operation::add_item, 0, operands},
+                               [&] { return PyList_Append(operands[0], operands[1]) == 0; });
+    if (!done) return failed();
     drop(1);
     return Step::next;
 }
@@ -18,17 +20,23 @@ bool Evaluator::report_hash(std::span<PyObject* const> keys) {
 
 Step Evaluator::set_add(int depth) {
     if (!report_hash({sp_ - 1, 1})) return failed();
-    PyObject* value = pop();
-    int failure = PySet_Add(top(depth), value);
-    Py_DECREF(value);
-    return failure != 0 ? Step::error : Step::next;
+    PyObject* operands[] = {top(depth + 1), top()};
+    bool done = perform_effect({Operation::add_item, 0, operands},
+                               [&] { return PySet_Add(operands[0], operands[1]) == 0; });
+    if (!done) return failed();
+    drop(1);
+    return Step::next;
 }
 
 Step Evaluator::map_add(int depth) {
     if (!report_hash({sp_ - 2, 1})) return failed();
-    int failure = PyDict_SetItem(top(depth + 2), top(2), top());
+    PyObject* operands[] = {top(depth + 2), top(2), top()};
+    bool done = perform_effect({Operation::add_item, 0, operands}, [&] {
+        return PyDict_SetItem(operands[0], operands[1], operands[2]) == 0;
+    });
+    if (!done) return failed();
     drop(2);
-    return failure != 0 ? Step::error : Step::next;
+    return Step::next;
 }
 
 Step Evaluator::build_string(int count) {

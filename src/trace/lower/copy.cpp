@@ -1,4 +1,5 @@
 // Copies, conversions and writes of whole tensors.
+#include "trace/known_numbers.h"
 #include "trace/lower/promote.h"
 
 namespace ingot::trace {
@@ -68,8 +69,12 @@ void lower_local_scalar(Call& call) {
     if (is_wrapped(self)) return call.give_value(self.item());
     ValueId v = call.read(self);
     const Node* node = call.emit().graph().producer(v);
-    if (node == nullptr || node->prim != Prim::Full)
+    if (node == nullptr || node->prim != Prim::Full) {
+        RecorderState& state = call.state();
+        if (const auto known = known_number(state.log, self, *state.symbols))
+            return call.give_value(*known);
         throw NotSupported("a number that depends on the data");
+    }
     const Scalar& s = node->attrs.get<Scalar>("value");
     DType t = call.emit().dtype(v);
     if (t == DType::Bool) return call.give_value(c10::Scalar(s.to_int() != 0));

@@ -27,6 +27,8 @@ Indices read_indices(Call& call, const at::Tensor& self, const char* name) {
         if (t.defined()) {
             if (t.scalar_type() == c10::kBool || t.scalar_type() == c10::kByte)
                 throw NotSupported("indexing with a mask");
+            if (t.scalar_type() != c10::kLong && t.scalar_type() != c10::kInt)
+                throw NotSupported("an index that is no integer");
             out.dims.push_back(d);
             given.push_back(t);
             out.shape = given.size() == 1 ? t.sym_sizes().vec()

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import operator
 import time
 
 import numpy as np
@@ -474,3 +475,59 @@ def nested_tensors(w):
     for n in (2, 3, 2):
         parts = [w.t(n), w.t(1)]
         w.call(lambda parts: f(torch.nested.as_nested_tensor(parts, layout=torch.strided)), parts)
+
+
+@program
+def displays_with_breaks_in_them(w):
+    """What is begun before a break is filled behind it."""
+
+    def all_of(*args, **kwargs):
+        return args, kwargs
+
+    displays = (
+        lambda x: [*range(3), x.sum().item()],
+        lambda x: [*range(3), *range(int(x.sum())), *range(2)],
+        lambda x: [1, 2, 3, x.sum().item(), 4, *range(3)],
+        lambda x: {*range(3), x.sum().item(), *range(2)},
+        lambda x: {**{"a": x}, **{"b": x.sum().item()}, **{"c": 3}},
+        lambda x: {"a": 1, "b": x.sum().item(), **{"c": x * 2}},
+        lambda x: (*range(3), x.sum().item(), x + 1),
+        lambda x: all_of(*range(3), *range(int(x.sum())), **{"a": 1}, **{"b": x.sum().item()}),
+        lambda x: [v.item() for v in x],
+        lambda x: {v.item(): x * i for i, v in enumerate(x)},
+        lambda x: {v.item() for v in [x[0], x[1], x[2]]},
+        lambda x: [[v.item() for v in r] for r in x.view(2, 2)],
+    )
+    for display in displays:
+        f = w.compile(display)
+        for total in (2.0, 2.0, 3.0):
+            w.call(f, torch.tensor([1.0, total - 1.0, 0.0, 0.0]))
+
+
+@program
+def tensors_that_are_places(w):
+    items, layers = [1, 2, 3], torch.nn.ModuleList([torch.nn.Identity() for _ in range(4)])
+
+    def changed(x, n):
+        mine = [*items]
+        mine[n] = x
+        del mine[n - 1]
+        mine[n:] = [4]
+        return mine
+
+    functions = (
+        lambda x, n: x * items[n],
+        lambda x, n: ((1, 2, 3)[n], "abc"[n], b"abc"[n], range(9)[n]),
+        lambda x, n: (items[:n], (1, 2, 3)[n:], "abc"[::n], x.shape[n - 1]),
+        lambda x, n: items[(x.sum() * 0).long() + 1],
+        lambda x, n: (items.__getitem__(n), operator.getitem(items, n)),
+        lambda x, n: layers[n](x),
+        lambda x, n: x[:, n.float()],
+        lambda x, n: x[(x.sum() * 0).float()],
+        changed,
+    )
+    for function in functions:
+        f = w.compile(function)
+        for n in (1, 1, 2, 1):
+            w.call(f, w.t(2, 4), torch.tensor(n))
+            w.note(items)

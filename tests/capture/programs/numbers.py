@@ -240,3 +240,46 @@ def a_schedule_for_adam_in_lists(w):
         lambda ps: torch.optim.Adam(ps, lr=0.01, weight_decay=0.1, foreach=True),
         lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9),
     )
+
+
+@program
+def numbers_that_are_tensors_for_a_while(w):
+    """No data decides them."""
+
+    def halves(x):
+        n = torch.div(x.size(1), 2, rounding_mode="trunc")
+        y = x[:, : 2 * int(n)].view(x.size(0), n, 2)
+        return y * (n > 1), n, n.item() + 1, float(n), "more" if n > 2 else "less", [1, 2, 3, 4][n]
+
+    def written_to(x, k):
+        n = torch.full((), k)
+        m = n + 1
+        m.view(1).add_(2)
+        e = torch.tensor(5)
+        alias = e[None]
+        before = e.item()
+        alias.mul_(2)
+        drawn = torch.randint(3, ()).item()
+        mixed = torch.zeros(3)
+        mixed[1] = x[0]
+        of_range = (torch.arange(4)[2] * 3).item()
+        return x * m.item(), before, e.item(), drawn, mixed[1].item(), of_range
+
+    def of_floats(x, s):
+        n = torch.full((), s) * 2
+        return x * n.item(), torch.sqrt(torch.tensor(s)).item(), 1 if torch.tensor(s) > 2 else 0
+
+    def that_fail(x, k):
+        try:
+            return x * torch.div(torch.full((), k), 0, rounding_mode="trunc").item()
+        except RuntimeError as e:
+            return str(e)
+
+    f = w.compile(halves)
+    for m in (4, 4, 6, 7, 4):
+        w.call(f, w.t(2, m))
+    for function, values in ((written_to, (1, 1, 2, 3)), (of_floats, (1.5, 1.5, 2.5, 0.5)),
+                             (that_fail, (1, 1, 2))):  # fmt: skip
+        f = w.compile(function)
+        for value in values:
+            w.call(f, w.t(2), value)
