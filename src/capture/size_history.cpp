@@ -85,8 +85,7 @@ std::vector<trace::SymbolicSize> SizeHistory::sizes_of(const std::string& path, 
         if (marked) {
             sizes[d] = marks.range(dim, sizes[d]);
             if (value < sizes[d].range.lo || value > sizes[d].range.hi) continue;
-            sizes[d].name =
-                (marks.must_be_dynamic(dim) ? "m" : "w") + std::to_string(users_.size());
+            sizes[d].name = (marks.must_be_dynamic(dim) ? "m" : "w") + std::to_string(named_++);
         } else {
             sizes[d].name = "s" + std::to_string(value);
         }
@@ -105,7 +104,7 @@ trace::SymbolicSize SizeHistory::number_of(const std::string& path, std::int64_t
     if (!changes(seen[0], value, dynamic)) return number;
     number.range = range_for(value);
     if (value >= number.range.hi) return number;
-    number.name = "i" + std::to_string(users_.size());
+    number.name = "i" + std::to_string(named_++);
     users_[number.name].emplace_back(key, 0);
     return number;
 }

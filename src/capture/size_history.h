@@ -59,6 +59,7 @@ class SizeHistory {
     std::map<std::string, std::string> float_paths_;  // by name
     std::map<std::string, std::vector<std::int64_t>> seen_;
     std::map<std::string, std::vector<std::pair<std::string, std::size_t>>> users_;  // by symbol
+    std::size_t named_ = 0;  // symbols so far, also those that were fixed: a name is given once
 };
 
 }  // namespace ingot::capture

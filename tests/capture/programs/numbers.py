@@ -1,6 +1,8 @@
 """Floats and integers that change from call to call, wherever they come from."""
 
 import math
+import operator
+import types
 
 import torch
 
@@ -283,3 +285,19 @@ def numbers_that_are_tensors_for_a_while(w):
         f = w.compile(function)
         for value in values:
             w.call(f, w.t(2), value)
+
+
+@program
+def numbers_that_change_behind_one_that_was_fixed(w):
+    """They stay two, also where they were equal in a recording."""
+    thing, table = types.SimpleNamespace(count=0), {"n": 2}
+
+    def f(x, n):
+        thing.count += 2
+        table["n"] = table["n"] + 1
+        return x, operator.mul(n, 2)
+
+    f = w.compile(f)
+    for n, m in ((3, 7), (2, 4), (-1, 4), (-1, 7), (5, 7)):
+        w.call(f, w.t(m), n)
+        w.note(thing.count, table)
