@@ -90,6 +90,7 @@ BackwardCall Recording::parse_backward(const Event& event) const {
 }
 
 Verdict Recording::on_backward(const Event& event, PyObject** result) {
+    if (strict_ == Strict::Transform) return on_backward_of_level(event, result);
     if (!context_.settings.training) throw Puzzle("a backward that is not compiled");
     const BackwardCall call = parse_backward(event);
     const Backwards::Walk walk = backwards_.walk(call, *recorder_, histories_);

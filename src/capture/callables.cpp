@@ -38,6 +38,42 @@ const Table& builtins() {
     return table;
 }
 
+/// What torch.func is made of, by full name: see transforms.cpp.
+const Names& levels() {
+    static const Names names = {
+        "torch._C._functorch._vmap_increment_nesting",
+        "torch._C._functorch._vmap_decrement_nesting",
+        "torch._C._functorch._grad_increment_nesting",
+        "torch._C._functorch._grad_decrement_nesting",
+        "torch._C._functorch._jvp_increment_nesting",
+        "torch._C._functorch._jvp_decrement_nesting",
+        "torch._C._functorch._add_batch_dim",
+        "torch._C._functorch._remove_batch_dim",
+        "torch._C._functorch._unwrap_batched",
+        "torch._C._functorch._wrap_for_grad",
+        "torch._C._functorch._unwrap_for_grad",
+        "torch._C._functorch.get_unwrapped",
+        "torch._C._functorch.is_batchedtensor",
+        "torch._C._functorch.is_gradtrackingtensor",
+        "torch._C._functorch.is_functionaltensor",
+        "torch._C._functorch.is_functorch_wrapped_tensor",
+        "torch._C._functorch.is_dead_tensor_wrapper",
+        "torch._C._functorch.maybe_get_level",
+        "torch._C._functorch.maybe_get_bdim",
+        "torch._C._functorch.current_level",
+        "torch._C._functorch.get_inplace_requires_grad_allowed",
+        "torch._C._functorch.set_inplace_requires_grad_allowed",
+        "torch._C._dynamo.autograd_compiler.set_autograd_compiler",
+        "torch._C._enter_dual_level",
+        "torch._C._exit_dual_level",
+        "torch._C._is_fwd_grad_enabled",
+        "torch._C._set_fwd_grad_enabled",
+        "torch._C._autograd._saved_tensors_hooks_get_disabled_error_message",
+        "torch._C._autograd._saved_tensors_hooks_disable",
+        "torch._C._autograd._saved_tensors_hooks_enable"};
+    return names;
+}
+
 const Table& torch_c() {
     static const Table table = [] {
         Table t;
@@ -335,6 +371,7 @@ CallClass of_builtin(PyObject* callable) {
         if (is_tensor(self)) return of_tensor_method(name);
         const PyTypeObject* owner = owner_of_method(Py_TYPE(self), f->m_ml);
         const std::string type = (owner != nullptr ? owner : Py_TYPE(self))->tp_name;
+        if (levels().contains(type + "." + name)) return {CallKind::Level, type + "." + name};
         return {of_method(type, name), type + "." + name};
     }
     const std::string_view module = view_of(f->m_module);
@@ -345,6 +382,7 @@ CallClass of_builtin(PyObject* callable) {
     const std::string full = std::string(module) + "." + name;
     if (torch_modules().contains(module)) return {CallKind::Torch, full};
     if (module.starts_with("torch._ops.")) return {CallKind::Torch, full};
+    if (levels().contains(full)) return {CallKind::Level, full};
     if (module == "torch._C" || module == "torch") {
         if (torch_functions().contains(name)) return {CallKind::Torch, full};
         const auto found = torch_c().find(name);

@@ -28,6 +28,7 @@ enum class CallKind : std::uint8_t {
     Cached,   // functools.lru_cache: called unrecorded, and again by the guards
     Warning,  // warnings.warn: repeated at each replay
     Frames,   // looks at the frames that run: only CPython does that
+    Level,    // of torch.func: enters or leaves a level, wraps tensors for one, or asks for it
 };
 
 struct CallClass {

@@ -297,6 +297,7 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
     }
     if (PyFunction_Check(callable)) {
         if (is_engine(callable)) return on_backward(event, result);
+        if (is_transform(callable)) return on_transform(frame, event, result);
         if (binds_defaults(callable) && !arguments.empty() && PyFunction_Check(arguments[0])) {
             world_->read_function(arguments[0]);
             *result = perform_unobserved(event);
@@ -329,6 +330,10 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
     }
     if (std::string_view(Py_TYPE(callable)->tp_name) == "functools.partial")
         return on_partial(frame, event, callable, arguments, result);
+    if (PyWeakref_CheckRefExact(callable) && arguments.empty()) {
+        world_->read_referent(callable);
+        return Verdict::run;
+    }
     static PyObject* const call = PyUnicode_InternFromString("__call__");
     if (PyType_HasFeature(Py_TYPE(callable), Py_TPFLAGS_HEAPTYPE)) {
         PyObject* method = world_->read_class(Py_TYPE(callable), call);
@@ -516,6 +521,7 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
                 *result = Py_NewRef(all[0]);
                 return Verdict::handled;
             }
+            if (marks_for_level(c.name, all)) return Verdict::run;
             if (!gives_number(c.name) || all.size() != 1)
                 throw Puzzle("the data of a tensor (" + c.name + ")");
             refuse_unknown(all, ("the data of a tensor (" + c.name + ")").c_str());
@@ -569,6 +575,8 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
         case CallKind::Modes:
             if (is_autocast_elsewhere(c.name, all)) throw Puzzle("a call of " + c.name);
             return Verdict::run;
+        case CallKind::Level:
+            return on_level(c.name, frame, event, all, result);
         case CallKind::Cached:
             return on_cached_function(event, callable, all, result);
         case CallKind::Mutator:

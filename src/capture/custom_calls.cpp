@@ -70,8 +70,11 @@ bool Recording::is_custom_function(std::string_view name, std::span<PyObject* co
 void Recording::refuse_effects(Frame frame, const Event& event) {
     const auto& o = event.operands;
     const bool torch = is_of_torch(frame);
+    // What a transform of PyTorch's changes, it puts back on its way out.
+    const bool for_a_while = torch && strict_ == Strict::Transform;
     const char* const effect = "something else is changed";
     const auto is_own = [&](PyObject* object) {
+        if (for_a_while) return true;
         if (world_->find(object) != nullptr) return false;
         return torch || is_alone_in(frame, object);
     };
@@ -83,6 +86,8 @@ void Recording::refuse_effects(Frame frame, const Event& event) {
             return;
         }
         case Operation::store_global:
+            if (for_a_while) return;
+            throw Puzzle(effect);
         case Operation::delete_global:
         case Operation::store_name:
         case Operation::delete_name:
@@ -106,7 +111,8 @@ void Recording::refuse_effects(Frame frame, const Event& event) {
                 throw Puzzle(effect);
             return;
         case Operation::import_name:
-            if (PyDict_GetItemWithError(PyImport_GetModuleDict(), event.name) == nullptr)
+            if (!for_a_while &&
+                PyDict_GetItemWithError(PyImport_GetModuleDict(), event.name) == nullptr)
                 throw Puzzle("an import");
             return;
         case Operation::yield_value:
@@ -202,14 +208,19 @@ void Recording::note_reading_of_saved(const Event& event) {
             found->second->note_reading();
 }
 
+/// What a transform does on its way out is done: its levels are the thread's.
+bool Recording::is_cleanup(Frame frame) const {
+    return strict_ == Strict::Transform && !abandoned_.empty() && is_of_torch(frame);
+}
+
 Verdict Recording::abandoned() {
     if (!PyErr_Occurred()) PyErr_SetString(abandonment(), "not to be seen");
     return Verdict::raise;
 }
 
-/// `before` within a custom function.
+/// `before` within a custom function or a transform.
 Verdict Recording::strictly(Frame frame, const Event& event, PyObject** result) {
-    if (!abandoned_.empty()) return abandoned();
+    if (!abandoned_.empty()) return is_cleanup(frame) ? Verdict::run : abandoned();
     std::string reason;
     try {
         refuse_effects(frame, event);
@@ -235,11 +246,12 @@ void Recording::refuse_function(PyObject* function, const std::string& reason) {
 
 /// The function cannot be recorded: this call goes on without a recording, in which the function
 /// was never called, and the next recording breaks where it is.
-Verdict Recording::without_recording(const Event& event, std::size_t calls, PyObject** result) {
-    const std::string reason = "a custom autograd.Function (" + std::exchange(abandoned_, {}) + ")";
+Verdict Recording::without_recording(const Event& event, std::size_t calls, PyObject* function,
+                                     const std::string& name, PyObject** result) {
+    const std::string reason = name + " (" + std::exchange(abandoned_, {}) + ")";
     PyErr_Clear();
     Py_CLEAR(*result);
-    refuse_function(custom_->function, reason);
+    refuse_function(function, reason);
     custom_.reset();
     recorder_->clear_failure();
     over_ = true;
@@ -249,7 +261,7 @@ Verdict Recording::without_recording(const Event& event, std::size_t calls, PyOb
     transcript.log.erase(transcript.log.begin() + static_cast<std::ptrdiff_t>(calls),
                          transcript.log.end());
     const std::vector<Ref> gradients = backwards_.gradients();
-    fill_all(transcript, transcript.live(contexts_), Frames::Stay);
+    fill_all(transcript, still_held(transcript), Frames::Stay);
     segment_->reason = reason;
     if (Session* session = Session::current()) session->stop();
     if (context_.fullgraph) {
@@ -296,7 +308,7 @@ Verdict Recording::on_custom_function(const Event& event, PyObject* function,
         } catch (const std::exception& e) {
             abandoned_ = e.what();
         }
-    if (!abandoned_.empty()) return without_recording(event, calls, result);
+    if (!abandoned_.empty()) return without_recording(event, calls, function, name, result);
     custom_.reset();
     return finish_result(event, result);
 }

@@ -41,6 +41,7 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     backwards_ = {};
     functions_.clear();
     contexts_.clear();
+    level_functions_.clear();
     recorded_.clear();
     unfinished_.clear();
     numbers_.reset();
@@ -105,8 +106,9 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
     Transcript transcript(*recorder_);
     transcript.kept = world_->undo().promised_gradients();
     const std::vector<Ref> gradients = backwards_.gradients();  // live on in their leaves
-    const std::vector<at::Tensor> live = transcript.live(contexts_);
+    const std::vector<at::Tensor> live = still_held(transcript);
     contexts_.clear();
+    level_functions_.clear();
     const Frames frames = end == Segment::End::Return ? Frames::Gone : Frames::Known;
     std::string reason;
     try {
@@ -238,7 +240,7 @@ void Recording::end_eagerly(const std::string& reason, Frames frames) {
     Transcript transcript(*recorder_);
     transcript.kept = world_->undo().promised_gradients();
     const std::vector<Ref> gradients = backwards_.gradients();
-    fill_all(transcript, transcript.live(contexts_), frames);
+    fill_all(transcript, still_held(transcript), frames);
     end_of_sizes();
     segment_->end = Segment::End::Eager;
     note_reason(reason);
@@ -297,6 +299,7 @@ PyObject* Recording::begin_again() {
     world_->undo().take_back();
     functions_.clear();
     contexts_.clear();
+    level_functions_.clear();
     recorded_.clear();
     backwards_ = {};
     numbers_.reset();

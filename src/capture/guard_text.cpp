@@ -74,6 +74,8 @@ std::string GuardSet::path(std::int32_t index) const {
             return path(p.parent) + ".__dict__";
         case Reach::CachedResult:
             return "the cached result of " + text_of_value(p.key.get());
+        case Reach::Referent:
+            return path(p.parent) + "()";
         case Reach::Contents:
             return path(p.parent) + ".cell_contents";
         case Reach::Lookup:

@@ -469,6 +469,9 @@ bool GuardSet::check(std::span<PyObject* const> slots, Values& values, std::stri
             case Reach::ThreadDict:
                 value = dict_of_thread(parent);
                 break;
+            case Reach::Referent:
+                value = PyWeakref_GET_OBJECT(parent);
+                break;
             case Reach::Lookup:
             case Reach::CachedResult:
                 break;

@@ -48,6 +48,7 @@ enum class Reach : std::uint8_t {
     Gradient,      // of the parent, or of the pinned tensor `index`; None if there is none
     ThreadDict,    // what a `threading.local` holds in the thread that asks
     CachedResult,  // what a function of functools.lru_cache gives
+    Referent,      // what a weak reference gives
 };
 
 /// Where a known object was found, for paths and messages.

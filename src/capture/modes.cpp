@@ -9,8 +9,10 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/forward_grad.h>
 
 namespace ingot::capture {
 
@@ -42,6 +44,9 @@ Modes Modes::now() {
     m.default_type = c10::get_default_dtype_as_scalartype();
     m.saved_hooks = !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
     m.anomaly = torch::autograd::AnomalyMode::is_enabled();
+    m.transform =
+        c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+    m.forward_level = torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr;
     m.function_modes =
         static_cast<std::int32_t>(at::impl::PythonTorchFunctionTLS::stack_len()) * 4 +
         static_cast<std::int32_t>(at::impl::PythonTorchFunctionTLS::get_disabled_state());
@@ -53,6 +58,8 @@ Modes Modes::now() {
 const char* Modes::obstacle() const {
     if (grad && saved_hooks) return "saved-tensor hooks are in force";
     if (grad && anomaly) return "anomaly detection is on";
+    if (transform) return "it is called within a transform of torch.func";
+    if (forward_level) return "forward-mode differentiation is on";
     return nullptr;
 }
 
@@ -93,6 +100,8 @@ std::string Modes::difference(const Modes& o) const {
     if (deterministic != o.deterministic) return "deterministic algorithms";
     if (saved_hooks != o.saved_hooks) return "saved-tensor hooks";
     if (anomaly != o.anomaly) return "anomaly detection";
+    if (transform != o.transform) return "a transform of torch.func";
+    if (forward_level != o.forward_level) return "forward-mode differentiation";
     if (default_type != o.default_type) return "the default dtype";
     if (function_modes != o.function_modes) return "a torch function mode";
     if (gpu != o.gpu) return "the current GPU";

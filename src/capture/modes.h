@@ -20,8 +20,10 @@ struct Modes {
     c10::ScalarType autocast_cuda_type = c10::kHalf;
     c10::ScalarType default_type = c10::kFloat;
     bool saved_hooks =
-        false;             // saved-tensor hooks: what is kept for the backward goes through them
-    bool anomaly = false;  // anomaly detection, which is eager's
+        false;               // saved-tensor hooks: what is kept for the backward goes through them
+    bool anomaly = false;    // anomaly detection, which is eager's
+    bool transform = false;  // within one of torch.func: tensors are wrappers of its level
+    bool forward_level = false;       // forward-mode differentiation: tensors carry tangents
     std::int32_t function_modes = 0;  // torch function modes and whether they are on
     std::int32_t dispatch_modes = 0;
     std::int32_t gpu = -1;  // the current one, where there are several: `cuda` means it

@@ -211,7 +211,7 @@ Verdict Recording::entered(Frame frame, Entry entry) {
         c10::impl::TorchDispatchModeTLS::stack_len() < depth_)
         return Verdict::hand_back;
     // What it calls comes here again: `Function.apply`, and the program's own parts of a gradient.
-    if (is_of_custom_operators(frame.code())) return Verdict::hand_back;
+    if (is_of_custom_operators(frame.code()) || is_cleanup(frame)) return Verdict::hand_back;
     try {
         const Verdict verdict = enter(frame, entry);
         return abandoned_.empty() ? verdict : abandoned();

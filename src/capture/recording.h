@@ -122,8 +122,8 @@ class Recording final : public Observer {
     /// Whether this is `tensor.backward`, which PyTorch's engine can carry out on promises.
     bool may_go_backward(PyObject* tensor, PyObject* method) const;
     // Custom functions (custom_calls.cpp).
-    enum class Strict : std::uint8_t { No, Forward, Backward };
-    /// Code that runs while it lives is that of a custom function.
+    enum class Strict : std::uint8_t { No, Forward, Backward, Transform };
+    /// Code that runs while it lives is that of a custom function or of a transform.
     class Strictly {
       public:
         Strictly(Recording& recording, Strict strict)
@@ -141,13 +141,27 @@ class Recording final : public Observer {
                                std::span<PyObject* const> arguments, PyObject** result);
     void note_custom_function(RecordedFunction::Parts parts, std::size_t calls, PyObject* result);
     void note_context_store(const Event& event);
-    Verdict without_recording(const Event& event, std::size_t calls, PyObject** result);
+    Verdict without_recording(const Event& event, std::size_t calls, PyObject* function,
+                              const std::string& name, PyObject** result);
     void refuse_function(PyObject* function, const std::string& reason);
     void refuse_effects(Frame frame, const Event& event);
     void refuse_what_may_change(Frame frame, const Event& event);
     void note_reading_of_saved(const Event& event);
     Verdict strictly(Frame frame, const Event& event, PyObject** result);
     static Verdict abandoned();
+    bool is_cleanup(Frame frame) const;
+    // torch.func (transforms.cpp).
+    /// Whether a function of PyTorch's runs a program's function at a level of its own.
+    static bool is_transform(PyObject* function);
+    Verdict on_transform(Frame frame, const Event& event, PyObject** result);
+    Verdict on_backward_of_level(const Event& event, PyObject** result);
+    /// The promises that are held when a segment ends: by Python, and by what a transform has
+    /// returned to be called later, whose tensors hold them out of sight.
+    std::vector<at::Tensor> still_held(const Transcript& transcript) const;
+    void note_functions_of_level(PyObject* result);
+    bool marks_for_level(std::string_view name, std::span<PyObject* const> all) const;
+    Verdict on_level(const std::string& name, Frame frame, const Event& event,
+                     std::span<PyObject* const> all, PyObject** result);
     /// What becomes of the frames when a segment ends.
     enum class Frames : std::uint8_t {
         Gone,   // there are none
@@ -288,9 +302,10 @@ class Recording final : public Observer {
     std::vector<Ref> functions_;           // custom ones of this segment
     std::vector<Ref> contexts_;            // and their `ctx`s
     std::unordered_map<PyObject*, std::shared_ptr<RecordedFunction>> recorded_;  // by `ctx`
-    Strict strict_ = Strict::No;    // what runs is a custom function's code
-    std::string abandoned_;         // why that is not recorded
-    std::vector<PyObject*> moved_;  // generators that an operation in progress only moves from
+    std::vector<Ref> level_functions_;  // what transforms return to be called later
+    Strict strict_ = Strict::No;        // what runs is on approval: see Strictly
+    std::string abandoned_;             // why that is not recorded
+    std::vector<PyObject*> moved_;      // generators that an operation in progress only moves from
     std::size_t met_ = 0;  // of the symbolic numbers, those that the event in progress knows
     bool over_ = false;
     std::function<PyObject*()> again_;           // without a recording from the segment's beginning

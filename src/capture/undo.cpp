@@ -102,6 +102,13 @@ bool Undo::put_back(const Before& before) {
     return true;
 }
 
+bool Undo::began_with(PyObject* dict, PyObject* key, PyObject* value) const {
+    return std::ranges::any_of(before_, [&](const Before& b) {
+        return b.kind == Before::Kind::Key && b.object.get() == dict && b.name.get() == key &&
+               b.value.get() == value;
+    });
+}
+
 Py_ssize_t Undo::holds_gradient(PyObject* gradient) const {
     return std::ranges::count_if(before_, [&](const Before& b) {
         return b.kind == Before::Kind::Gradient && b.value.get() == gradient;

@@ -40,6 +40,8 @@ class Undo {
 
     /// Whether all of it can be.
     bool possible() const { return possible_; }
+    /// Whether the first write to the key found this there; nullptr: nothing.
+    bool began_with(PyObject* dict, PyObject* key, PyObject* value) const;
     /// How often it keeps this as what a `grad` was.
     Py_ssize_t holds_gradient(PyObject* gradient) const;
     /// Gives everything its value before the recording, newest write first; zeros to gradients

@@ -146,6 +146,8 @@ class World {
     void read_method(PyObject* method);
     /// `name` of a class, if it is one of its two names; nullptr: both, for a text of the class.
     void read_type_names(PyObject* type, PyObject* name);
+    /// A weak reference is asked for its object, which must be known in another way.
+    void read_referent(PyObject* reference);
     /// The value of a context variable; `write_variable` before it is set.
     void read_variable(PyObject* variable);
     void write_variable(PyObject* variable);

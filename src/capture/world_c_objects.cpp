@@ -48,6 +48,16 @@ void World::read_method(PyObject* method) {
              PyMethod_GET_SELF(method));
 }
 
+void World::read_referent(PyObject* reference) {
+    PyObject* object = PyWeakref_GET_OBJECT(reference);
+    // One that is dead stays dead; and a guard keeps nothing alive that nothing else does.
+    if (find(reference) == nullptr || object == Py_None) return;
+    if (find(object) == nullptr) throw Puzzle("an object that is known by a weak reference alone");
+    static PyObject* const called = PyUnicode_InternFromString("()");
+    if (reads_.insert({reference, called}).second)
+        add_node(as_dynamic(reference), Reach::Referent, 0, nullptr, object);
+}
+
 PyObject* World::thread_dict(PyObject* local) {
     if (find(local) == nullptr) return nullptr;
     PyObject* dict = nullptr;

@@ -230,6 +230,7 @@ void World::read_whole(PyObject* o, int depth) {
         for (PyObject* part : {slice->start, slice->stop, slice->step}) read_whole(part, depth - 1);
     }
     if (is_immutable_c_object(o) || stands_for_itself(o)) return;
+    if (depth == 1 && PyWeakref_CheckRefExact(o)) return;  // nothing asks for its object
     const Known* k = find(o);
     if (k == nullptr) {
         for (PyObject* part : containers_within(o))
@@ -370,6 +371,9 @@ void World::add_effects(RecipeBuilder& builder) {
         if (find(container.get())->dirty) continue;
         PyObject* value = PyDict_GetItemWithError(container.get(), key.get());
         if (value == nullptr) PyErr_Clear();
+        if (!again && reads_.contains({container.get(), key.get()}) &&
+            undo_.began_with(container.get(), key.get(), value))
+            continue;
         builder.effect(again && value != nullptr ? Make::SetLast : Make::SetItem, container.get(),
                        {key.get(), value});
     }

@@ -9,6 +9,8 @@
 #include <numeric>
 
 #include "ir/assumed.h"
+#include "trace/lower/emitter.h"
+#include "trace/mode.h"
 #include "trace/recorder_state.h"
 
 namespace ingot::trace {
@@ -297,8 +299,15 @@ Promise& RecorderState::promise(const at::Tensor& tensor) {
         if (p->cell()->owner != this) throw NotSupported("a promise of another recording");
         return *p;
     }
-    if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
-        throw InternalError("a wrapped number used as a tensor");
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+        // A number of the program's that a kernel, as those of vmap, takes for a tensor.
+        const WithoutMode no_mode(*this);
+        const DType type = to_dtype(tensor.scalar_type());
+        Emitter e(graph, *symbols, origin);
+        const auto& made = number_tensors_.emplace_back(
+            fresh(e.full(type, {}, cast_scalar(tensor.item(), type)), {}, tensor.device()));
+        return *as_promise(made.unsafeGetTensorImpl());
+    }
     if (refuses_gradients && tensor.requires_grad() && at::GradMode::is_enabled()) {
         refused_gradient = true;
         throw NotSupported("a tensor that needs a gradient");

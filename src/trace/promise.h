@@ -54,6 +54,8 @@ class Promise final : public c10::TensorImpl {
     /// that. What is written to it is not noticed by others.
     bool is_apart() const { return apart_; }
     void set_apart() { apart_ = true; }
+    /// To PyTorch's rules for derivatives it is zeros (at::_efficientzerotensor).
+    void set_zero() { key_set_ = key_set_.add(c10::DispatchKey::ZeroTensor); }
     /// Makes this promise look at other contents (transpose_, resize_, set_data).
     void become(std::shared_ptr<Cell> cell, ViewPath view, const SymInts& sizes,
                 const SymInts& strides, const c10::SymInt& offset);

@@ -273,12 +273,35 @@ void RecorderState::specialise_met(const c10::OperatorHandle& op, const torch::j
         });
 }
 
+at::Tensor RecorderState::keep_meta(at::Tensor t) { return metas_.emplace_back(std::move(t)); }
+
+bool RecorderState::run_on_metas(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    const std::size_t count = op.schema().arguments().size();
+    bool all = true, any = false;
+    for (const c10::IValue& v : std::span(stack).last(count))
+        for_each_tensor(v, [&](const at::Tensor& t) {
+            any = any || t.defined();
+            all = all && (!t.defined() || std::ranges::any_of(metas_, [&](const at::Tensor& m) {
+                      return m.is_same(t);
+                  }));
+        });
+    if (!any || !all) return false;
+    const WithoutMode no_mode(*this);
+    op.callBoxed(stack);
+    for (const c10::IValue& v : std::span(stack).last(op.schema().returns().size()))
+        for_each_tensor(v, [&](const at::Tensor& t) {
+            if (t.defined()) keep_meta(t);
+        });
+    return true;
+}
+
 void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     try {
         const auto& id = op.schema().operator_name();
         origin = id.overload_name.empty() ? id.name : id.name + "." + id.overload_name;
         if (follows_gradients && c10::GradMode::is_enabled() && op.schema().is_mutable())
             refuse_history(op, stack);
+        if (!metas_.empty() && run_on_metas(op, stack)) return;
         if (op.schema().is_mutable()) refuse_overlap(op, stack);
         if (symbols->any() || symbols->any_floats()) {
             specialise_met(op, stack);

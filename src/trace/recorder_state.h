@@ -86,6 +86,10 @@ class RecorderState {
     /// The type of what `path` shows.
     const Type& type_of(const Cell& cell, const ViewPath& path) const;
 
+    /// Kernels of PyTorch's ask the meta device for sizes and types: `t` is made there for one.
+    /// What is computed from such tensors alone has no contents, and is not recorded.
+    at::Tensor keep_meta(at::Tensor t);
+
     Recording finish(std::span<const at::Tensor> outputs, std::span<const c10::SymInt> computed);
     JointRecording finish_joint(std::span<const at::Tensor> outputs);
 
@@ -106,6 +110,7 @@ class RecorderState {
     void refuse_overlap(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
     /// `value` with the promises of tensors that were met instead of those tensors.
     c10::IValue promised(const c10::IValue& value) const;
+    bool run_on_metas(const c10::OperatorHandle& op, torch::jit::Stack& stack);
     void specialise_met(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
     void read_stand_ins(const c10::OperatorHandle& op, torch::jit::Stack& stack);
     bool lower(const c10::OperatorHandle& op, torch::jit::Stack& stack);
@@ -113,7 +118,8 @@ class RecorderState {
                   const torch::jit::Stack& stack);
 
     std::unordered_map<c10::TensorImpl*, at::Tensor> captured_;  // real tensor to promise
-    std::vector<at::Tensor> kept_;                    // real tensors whose addresses captured_ uses
+    std::vector<at::Tensor> kept_;  // real tensors whose addresses captured_ uses
+    std::vector<at::Tensor> metas_, number_tensors_;
     std::vector<std::shared_ptr<Cell>> input_cells_;  // by graph input
     int depth_ = 0;                                   // of decompositions in progress
 };

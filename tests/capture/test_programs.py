@@ -16,6 +16,8 @@ for found in pkgutil.iter_modules(programs.__path__):
 # What TorchDynamo gets wrong (seen with PyTorch 2.13; all but async and exec with "eager" or
 # "aot_eager" as well).
 WRONG_UNDER_DYNAMO = {
+    "transforms.transforms_that_raise": "another class and message of an error within vmap",
+    "transforms.compiled_functions_of_dual_tensors": "the tangent is lost",
     "breaks.arguments_that_are_arrays": "a NumPy scalar comes back as an array",
     "breaks.integers_that_change": "another class and message of an operator's error",
     "backwards.a_graph_that_keeps_nothing_may_go_again": "a second backward is refused",

@@ -1,6 +1,7 @@
 // Copies, conversions and writes of whole tensors.
 #include "trace/known_numbers.h"
 #include "trace/lower/promote.h"
+#include "trace/mode.h"
 
 namespace ingot::trace {
 
@@ -24,8 +25,18 @@ void lower_contiguous(Call& call) {
     if (is_contiguous(layout_of(self), format)) return call.give(self);
     call.give(call.read(self), copy_strides(self, format), self.device());
 }
+/// What has no contents to record: kernels ask for sizes and types in this way.
+void give_meta(Call& call, const at::Tensor& self) {
+    const WithoutMode no_mode(call.state());
+    const auto type = call.scalar_type("dtype").value_or(self.scalar_type());
+    call.give(call.state().keep_meta(
+        at::empty_strided(concrete(self.sym_sizes()),
+                          concrete(copy_strides(self, call.memory_format("memory_format"))),
+                          at::TensorOptions(type).device(c10::kMeta))));
+}
 void lower_to_copy(Call& call) {
     at::Tensor self = call.tensor("self");
+    if (const auto d = call.device("device"); d && d->is_meta()) return give_meta(call, self);
     // Everything is computed on the program's device, numbers that eager keeps on the processor
     // too.
     c10::Device device = self.device();

@@ -163,6 +163,32 @@ void lower_lift_fresh(Call& call) {
     call.give(v, contiguous(sizes), self.device());
 }
 
+/// Zeros that forward-mode derivatives and PyTorch's own rules for such know by their key: to those
+/// they stay zeros whatever they are multiplied by.
+void lower_efficientzerotensor(Call& call) {
+    const SymInts sizes = call.sizes("size");
+    const DType t = type_of(call, default_type());
+    const at::Tensor zeros = call.state().fresh(call.emit().full(t, sizes, cast_scalar(0, t)),
+                                                contiguous(sizes), device_of(call));
+    call.promise(zeros).set_zero();
+    call.give(zeros);
+}
+
+/// Asked before a tangent is kept as it is: whether its memory could stand for the tensor's.
+void lower_has_same_storage_numel(Call& call) {
+    const auto extent = [](const Promise& p) {
+        const Cell& base = *p.cell();
+        c10::SymInt last = base.offset + 1;
+        for (std::size_t d = 0; d < base.sizes.size(); ++d) {
+            if (base.sizes[d] == 0) return c10::SymInt(0);
+            last = last + (base.sizes[d] - 1) * base.strides[d];
+        }
+        return last;
+    };
+    call.give_value(extent(call.promise(call.tensor("self"))) ==
+                    extent(call.promise(call.tensor("other"))));
+}
+
 }  // namespace
 
 std::span<const LoweringEntry> creation_lowerings() {
@@ -186,6 +212,8 @@ std::span<const LoweringEntry> creation_lowerings() {
         {"linspace", lower_linspace},
         {"eye", lower_eye},
         {"lift_fresh", lower_lift_fresh},
+        {"_efficientzerotensor", lower_efficientzerotensor},
+        {"_has_same_storage_numel", lower_has_same_storage_numel},
     };
     return table;
 }

@@ -300,6 +300,38 @@ void lower_diagonal(Call& call) {
     v.give();
 }
 
+/// Whether what begins where the tensor does goes along dims of its own, each at most once, or
+/// stays in place; the steps to it then.
+bool strides_along_own_dims(Viewer& v, const SymInts& sizes, const SymInts& strides) {
+    std::vector<bool> used(v.sizes.size(), false);
+    Ints order, broadcast;  // of the tensor's dims; where these go
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+        if (sizes[i] == 1) continue;
+        std::size_t d = 0;
+        while (d < used.size() &&
+               (used[d] || !same(v.strides[d], strides[i]) || v.sizes[d] < sizes[i]))
+            ++d;
+        if (d < used.size()) {
+            used[d] = true;
+            order.push_back(static_cast<std::int64_t>(d));
+            broadcast.push_back(static_cast<std::int64_t>(i));
+        } else if (!same(strides[i], 0)) {
+            return false;
+        }
+    }
+    for (std::size_t k = 0; k < order.size(); ++k) v.slice(order[k], 0, sizes[at(broadcast[k])], 1);
+    for (std::int64_t d = v.rank() - 1; d >= 0; --d)
+        if (!used[at(d)]) {
+            if (v.sizes[at(d)] == 0) return false;
+            v.select(d, 0);
+            for (std::int64_t& o : order) o -= o > d ? 1 : 0;
+        }
+    v.permute(order);
+    if (!same(v.sizes, sizes))
+        v.step(Prim::Broadcast, {{"sizes", to_sizes(sizes)}, {"dims", broadcast}});
+    return true;
+}
+
 /// as_strided counts in the storage: on the base, first permuted to the order of its storage.
 void lower_as_strided(Call& call) {
     Viewer v(call, call.tensor("self"));
@@ -309,8 +341,15 @@ void lower_as_strided(Call& call) {
     if (sizes == v.sizes && strides == v.strides && offset == v.offset) return v.give();
     const Cell& cell = *v.base.cell();
     if (cell.dtype != v.dtype) throw NotSupported("as_strided of a view as another type");
-    if (!is_dense({cell.sizes, cell.strides}))
+    if (!is_dense({cell.sizes, cell.strides})) {
+        Viewer own = v;
+        if (same(offset, v.offset) && strides_along_own_dims(own, sizes, strides)) {
+            own.sizes = sizes;
+            own.strides = strides;
+            return own.give();
+        }
         throw NotSupported("as_strided of a storage with gaps");
+    }
     c10::SymInt last = offset - cell.offset;
     for (std::size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
     if (numel(sizes) > 0 && (offset < cell.offset || last >= numel(cell.sizes)))

@@ -1,6 +1,7 @@
 """nn.Module: parameters, buffers, hooks, parametrizations, containers, changes between calls."""
 
 import copy
+import weakref
 
 import torch
 from torch import nn
@@ -415,3 +416,61 @@ def convolutions_pools_and_padding(w):
     f = w.compile(f)
     for n in (8, 8, 12):
         w.call(f, w.t(1, 3, n, n))
+
+
+@program
+def recurrent_networks(w):
+    torch.manual_seed(0)
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.LSTM(4, 3)
+            self.second = nn.GRU(4, 3, bidirectional=True, batch_first=True)
+
+        def forward(self, x, state=None):
+            out, state = self.first(x, state)
+            return out, state, self.second(x)[0]
+
+    module = Two()
+    f = w.compile(module)
+    for rows in (5, 5, 6, 5):
+        out = w.call(f, w.t(rows, 2, 4))
+        w.call(f, w.t(rows, 2, 4), out[1])
+    module.zero_grad()
+    w.backward(w.call(f, w.t(5, 2, 4))[0], *module.first.parameters())
+    with torch.no_grad():
+        module.first.weight_ih_l0.mul_(2)
+    w.call(f, w.t(5, 2, 4))
+    module.first.weight_hh_l0 = nn.Parameter(w.t(12, 3))
+    w.call(f, w.t(5, 2, 4))
+    module.double()
+    w.call(f, w.t(5, 2, 4).double())
+
+
+@program
+def weak_references_are_followed(w):
+    class Part:
+        def __init__(self, scale):
+            self.scale = scale
+
+    part = Part(2)
+    holder = {"one": weakref.ref(part), "other": weakref.ref(part)}
+
+    def f(x):
+        found = holder["one"]()
+        return x if found is None else x * found.scale
+
+    f = w.compile(f)
+    for _ in range(2):
+        w.call(f, w.t(3))
+    part.scale = 3
+    w.call(f, w.t(3))
+    second = Part(5)
+    holder["one"] = weakref.ref(second)
+    w.call(f, w.t(3))
+    del second
+    w.call(f, w.t(3))
+    w.note(holder["one"]() is None, holder["other"]() is part)
+    holder["one"] = weakref.ref(part)
+    w.call(f, w.t(3))
