@@ -2,10 +2,11 @@
 //
 // A transform is Python around levels that PyTorch keeps for the thread: tensors are wrapped for a
 // level, the program's function runs on the wrappers, and what comes out is unwrapped. The wrappers
-// hold promises, so each operator of the program comes to the recorder taken apart: batched, or with
-// what its gradient needs. A segment cannot end within a level, since no replay could enter it again
-// at that place: so a transform is recorded on approval, like a custom function (custom_calls.cpp).
-// What would break within it has the call run eagerly, and be a break of its own from then on.
+// hold promises, so each operator of the program comes to the recorder taken apart: batched, or
+// with what its gradient needs. A segment cannot end within a level, since no replay could enter it
+// again at that place: so a transform is recorded on approval, like a custom function
+// (custom_calls.cpp). What would break within it has the call run eagerly, and be a break of its
+// own from then on.
 //
 // Flow: from dispatch_call, before anything of the transform runs. Cost: the levels' own.
 #include <torch/csrc/autograd/python_variable.h>
@@ -45,9 +46,10 @@ void register_decompositions() {
     static const bool once = [] {
         const Quiet quiet;
         const Ref module = Ref::steal(PyImport_ImportModule("torch._functorch.predispatch"));
-        const Ref done = module ? Ref::steal(PyObject_CallMethod(
-                                      module.get(), "lazy_load_decompositions", nullptr))
-                                : Ref();
+        const Ref done =
+            module
+                ? Ref::steal(PyObject_CallMethod(module.get(), "lazy_load_decompositions", nullptr))
+                : Ref();
         if (!done) PyErr_Clear();
         return true;
     }();
@@ -58,9 +60,10 @@ void register_decompositions() {
 long open_levels() {
     const Pending pending;
     static PyObject* const module = PyImport_ImportModule("torch._C._functorch");
-    const Ref depth = module == nullptr ? Ref()
-                                        : Ref::steal(PyObject_CallMethod(
-                                              module, "get_dynamic_layer_stack_depth", nullptr));
+    const Ref depth =
+        module == nullptr
+            ? Ref()
+            : Ref::steal(PyObject_CallMethod(module, "get_dynamic_layer_stack_depth", nullptr));
     if (!depth) throw pybind11::error_already_set();
     return PyLong_AsLong(depth.get());
 }
@@ -69,8 +72,8 @@ void close_levels(long depth) {
     static PyObject* const module = PyImport_ImportModule("torch._C._functorch");
     if (open_levels() <= depth) return;
     const Pending pending;
-    const Ref done = Ref::steal(PyObject_CallMethod(
-        module, "pop_dynamic_layer_stack_and_undo_to_depth", "l", depth));
+    const Ref done = Ref::steal(
+        PyObject_CallMethod(module, "pop_dynamic_layer_stack_and_undo_to_depth", "l", depth));
     if (!done) throw pybind11::error_already_set();
 }
 
@@ -138,8 +141,8 @@ std::vector<at::Tensor> Recording::still_held(const Transcript& transcript) cons
     return held;
 }
 
-/// A transform differentiates: PyTorch's engine runs on tensors of its level, and what it calls comes
-/// to the recorder with the rest.
+/// A transform differentiates: PyTorch's engine runs on tensors of its level, and what it calls
+/// comes to the recorder with the rest.
 Verdict Recording::on_backward_of_level(const Event& event, PyObject** result) {
     const Ref inputs = Ref::steal(PySequence_List(event.operands[1]));
     if (!inputs) throw pybind11::error_already_set();
@@ -147,8 +150,7 @@ Verdict Recording::on_backward_of_level(const Event& event, PyObject** result) {
         PyObject* o = PyList_GET_ITEM(inputs.get(), i);
         if (!is_tensor(o) || !THPVariable_CheckExact(o) || !is_wrapper(THPVariable_Unpack(o)))
             throw Puzzle("a backward of another level");
-        if (!THPVariable_Unpack(o).device().is_cpu())
-            throw Puzzle("a backward in another thread");
+        if (!THPVariable_Unpack(o).device().is_cpu()) throw Puzzle("a backward in another thread");
     }
     recorder_->clear_failure();
     *result = perform_unobserved(event);
