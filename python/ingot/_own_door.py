@@ -146,7 +146,7 @@ def explain(function: Callable, settings: Settings, args: tuple, kwargs: dict) -
     captured = _ingot.capture(function, _capture_options(settings, collect))
     captured(*args, **kwargs)
     segments = captured.explain()
-    broken = [one for one in segments if one["end"] == "break" or one["kind"] == "eager"]
+    broken = [one for one in segments if one["end"] == "break" or one["kind"] != "graph"]
     counters = captured.counters()
     operators = [one["operators"] for one in segments if one["operators"]]
     reasons = []
@@ -186,6 +186,12 @@ def _mark_known() -> None:
     optimizer = sys.modules.get("torch.optim.optimizer")
     if optimizer is not None and hasattr(optimizer, "_get_value"):
         _ingot.capture_mark(optimizer._get_value, "wide")
+    # They set the state of generators, some through C code that counts calls.
+    for one in (torch.manual_seed, torch.seed, torch.set_rng_state, torch.random.fork_rng):
+        _ingot.capture_mark(one, "disable")
+    checkpoint = sys.modules.get("torch.utils.checkpoint")
+    if checkpoint is not None:
+        _ingot.capture_mark(checkpoint.checkpoint, "checkpoint")
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None and hasattr(dynamo, "graph_break"):
         _ingot.capture_mark(dynamo.graph_break, "break")

@@ -83,10 +83,12 @@ bool binds_defaults(PyObject* function) {
            text_of(code->co_filename).ends_with("/torch/autograd/function.py");
 }
 
-/// `x.requires_grad_(False)` and `x.detach_()` of what needs no gradient.
+/// `x.requires_grad_(False)` and `x.detach_()` of what needs no gradient, `x.requires_grad_()` of
+/// what does.
 bool changes_nothing(std::string_view name, std::span<PyObject* const> all) {
     if (all.empty() || !THPVariable_CheckExact(all[0])) return false;
-    if (THPVariable_Unpack(all[0]).requires_grad()) return false;
+    if (THPVariable_Unpack(all[0]).requires_grad())
+        return name == "Tensor.requires_grad_" && (all.size() == 1 || all[1] == Py_True);
     return (name == "Tensor.requires_grad_" && all.size() == 2 && all[1] == Py_False) ||
            (name == "Tensor.detach_" && all.size() == 1);
 }
@@ -277,6 +279,8 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
         case Mark::Constant:
             read_arguments(arguments, 4);
             return carried(frame, event, result);
+        case Mark::Checkpoint:
+            return on_checkpoint(frame, event, callable, result);
         case Mark::DisableOnce:
         case Mark::Annotation:
         case Mark::None:
@@ -556,8 +560,15 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             if (c.name == "isinstance" || c.name == "issubclass" || c.name == "callable")
                 return Verdict::run;
             if (c.name == "next" && !all.empty() && world_->find(all[0]) != nullptr &&
-                !has_python_layout(Py_TYPE(all[0])))
-                throw Puzzle("an iterator from outside");
+                !has_python_layout(Py_TYPE(all[0]))) {
+                if (strict_ != Strict::No || !world_->can_move(all[0]))
+                    throw Puzzle("an iterator from outside");
+                Ref item = world_->move(all[0]);
+                if (!item && all.size() > 1) item = Ref::borrow(all[1]);
+                if (!item) PyErr_SetNone(PyExc_StopIteration);
+                *result = item.release();
+                return *result == nullptr ? Verdict::raise : Verdict::handled;
+            }
             if (looks_deep(c.name))
                 for (PyObject* o : all)
                     if (o != nullptr && PyType_Check(o)) world_->read_type_names(o, nullptr);

@@ -280,10 +280,21 @@ PyObject* explain(PyObject* o, PyObject*) {
                 row["guards"] = guards;
                 row["inputs"] = segment->inputs.size();
                 row["outputs"] = segment->outputs;
+                row["saved_bytes"] = segment->program ? segment->program->saved_bytes() : 0;
                 row["root"] = key.starts_with("call ");
                 row["children"] = segment->children ? segment->children->size() : 0;
                 all.append(row);
             }
+        for (const auto& abandoned : as_captured(o)->state->tree->abandoned) {
+            py::dict row;
+            row["kind"] = "abandoned";
+            row["end"] = "raise";
+            row["operators"] = py::list();
+            row["guards"] = py::list();
+            row["reason"] = abandoned.reason;
+            row["line"] = abandoned.line;
+            all.append(row);
+        }
         return all.release().ptr();
     });
 }

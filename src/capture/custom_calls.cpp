@@ -48,6 +48,11 @@ bool is_alone_in(Frame frame, PyObject* object) {
            std::ranges::count_if(slots, is_it) + std::ranges::count_if(stack, is_it);
 }
 
+/// Whether the frame is that of a generator expression, which is used up where it is written.
+bool is_expression(Frame frame) {
+    return PyUnicode_CompareWithASCIIString(frame.code()->co_name, "<genexpr>") == 0;
+}
+
 bool is_container(PyObject* o) { return PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o); }
 
 /// What stays as it is until a backward: code, and constants of modules that are no user's.
@@ -76,6 +81,7 @@ void Recording::refuse_effects(Frame frame, const Event& event) {
     const auto is_own = [&](PyObject* object) {
         if (for_a_while) return true;
         if (world_->find(object) != nullptr) return false;
+        if (made_before_ && !made_before_->contains(object)) return true;
         return torch || is_alone_in(frame, object);
     };
     switch (event.operation) {
@@ -118,7 +124,8 @@ void Recording::refuse_effects(Frame frame, const Event& event) {
         case Operation::yield_value:
         case Operation::send:
         case Operation::await:
-            if (!torch) throw Puzzle("a generator");
+            if (!torch && !(strict_ == Strict::Region && is_expression(frame)))
+                throw Puzzle("a generator");
             return;
         case Operation::call:
         case Operation::call_expanded: {
@@ -128,6 +135,8 @@ void Recording::refuse_effects(Frame frame, const Event& event) {
             const CallClass c = classify(callable);
             PyObject* self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
             if ((self == nullptr || PyModule_Check(self)) && o.size() > 1) self = o[1];
+            if (reentrant_ && !torch && c.name.ends_with("is_grad_enabled"))
+                throw Puzzle("it asks whether gradients are on");
             const bool changes = c.kind == CallKind::Mutator || c.kind == CallKind::SetItem ||
                                  c.kind == CallKind::SetAttr;
             if (c.kind == CallKind::Warning) throw Puzzle("a warning");
@@ -244,6 +253,25 @@ void Recording::refuse_function(PyObject* function, const std::string& reason) {
     context_.tree->refused.try_emplace(function, Ref::borrow(function), reason);
 }
 
+void Recording::drop_recording(std::size_t calls, const std::string& reason,
+                               const std::string& line) {
+    over_ = true;
+    const struct Stop {  // whatever comes
+        ~Stop() {
+            if (Session* session = Session::current()) session->stop();
+        }
+    } stop;
+    scope_.reset();
+    histories_.restore();
+    context_.tree->abandoned.push_back({reason, line});
+    segment_->reason = reason;
+    Transcript transcript(*recorder_);
+    transcript.log.erase(transcript.log.begin() + static_cast<std::ptrdiff_t>(calls),
+                         transcript.log.end());
+    const std::vector<Ref> gradients = backwards_.gradients();
+    fill_all(transcript, still_held(transcript), Frames::Stay);
+}
+
 /// The function cannot be recorded: this call goes on without a recording, in which the function
 /// was never called, and the next recording breaks where it is.
 Verdict Recording::without_recording(const Event& event, std::size_t calls, PyObject* function,
@@ -254,16 +282,9 @@ Verdict Recording::without_recording(const Event& event, std::size_t calls, PyOb
     refuse_function(function, reason);
     custom_.reset();
     recorder_->clear_failure();
-    over_ = true;
-    scope_.reset();
-    histories_.restore();
-    Transcript transcript(*recorder_);
-    transcript.log.erase(transcript.log.begin() + static_cast<std::ptrdiff_t>(calls),
-                         transcript.log.end());
-    const std::vector<Ref> gradients = backwards_.gradients();
-    fill_all(transcript, still_held(transcript), Frames::Stay);
-    segment_->reason = reason;
-    if (Session* session = Session::current()) session->stop();
+    const Session* const session = Session::current();
+    const auto frame = session == nullptr ? std::nullopt : session->innermost();
+    drop_recording(calls, reason, frame ? place_of(*frame) : "");
     if (context_.fullgraph) {
         PyErr_SetString(bindings::error_types().unsupported, reason.c_str());
         return Verdict::raise;
@@ -277,7 +298,8 @@ Verdict Recording::on_custom_function(const Event& event, PyObject* function,
     const char* const name = "a custom autograd.Function";
     if (function == nullptr || !PyType_Check(function) || event.keyword_names != nullptr || over_)
         throw Puzzle(name);
-    if (strict_ != Strict::No) throw Puzzle("a custom function within another");
+    const bool in_region = strict_ == Strict::Region;
+    if (strict_ != Strict::No && !in_region) throw Puzzle("a custom function within another");
     // Its node in PyTorch's graph is looked for by its name.
     if (std::string_view(reinterpret_cast<PyTypeObject*>(function)->tp_name) ==
         "BackwardHookFunction")
@@ -308,6 +330,12 @@ Verdict Recording::on_custom_function(const Event& event, PyObject* function,
         } catch (const std::exception& e) {
             abandoned_ = e.what();
         }
+    if (!abandoned_.empty() && in_region) {  // with the region
+        custom_.reset();
+        Py_CLEAR(*result);
+        PyErr_Clear();
+        return abandoned();
+    }
     if (!abandoned_.empty()) return without_recording(event, calls, function, name, result);
     custom_.reset();
     return finish_result(event, result);

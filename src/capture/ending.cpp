@@ -49,6 +49,7 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     holds_locks_ = false;
     recorder_ = std::make_unique<trace::Recorder>();
     recorder_->set_number_reader(bindings::read_number, bindings::own_float);
+    recorder_->set_giver([this](std::string_view reason) { return go_on_for_real(reason); });
     numbers_ = std::make_unique<Numbers>(*recorder_, segment_->guards);
     segment_->guards.begin_sizes(recorder_->symbols());
     std::function<void(PyObject*)> met;
@@ -172,6 +173,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         histories_.restore();
         fill_all(transcript, live, frames);
         segment_->reason = e.what();
+        context_.tree->abandoned.push_back({segment_->reason, ""});
         ++state().reasons["numbers that changed are fixed: " + segment_->reason];
         return false;
     } catch (const NeedsBreaks& e) {
@@ -181,6 +183,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         histories_.restore();
         fill_all(transcript, live, frames);
         segment_->reason = why;
+        context_.tree->abandoned.push_back({why, ""});
         return false;
     } catch (const NoRecipe& e) {
         reason = e.what();

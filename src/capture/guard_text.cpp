@@ -76,6 +76,18 @@ std::string GuardSet::path(std::int32_t index) const {
             return "the cached result of " + text_of_value(p.key.get());
         case Reach::Referent:
             return path(p.parent) + "()";
+        case Reach::Ahead:
+        case Reach::AheadKey:
+        case Reach::Count: {
+            static constexpr const char* kWhat[] = {"item", "key", "number"};
+            const auto which = p.reach == Reach::Ahead ? 0 : p.reach == Reach::AheadKey ? 1 : 2;
+            return std::string(kWhat[which]) + " " + std::to_string(p.index) + " ahead of " +
+                   path(p.parent);
+        }
+        case Reach::Moved:
+            return "iterator " + std::to_string(p.index) + " of " + path(p.parent);
+        case Reach::Iterated:
+            return "what " + path(p.parent) + " iterates over";
         case Reach::Contents:
             return path(p.parent) + ".cell_contents";
         case Reach::Lookup:

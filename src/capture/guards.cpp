@@ -10,6 +10,7 @@
 #include "capture/dict_version.h"
 #include "capture/guard_text.h"
 #include "capture/histories.h"
+#include "capture/iterators.h"
 #include "capture/objects.h"
 #include "capture/warnings.h"
 
@@ -425,7 +426,7 @@ bool GuardSet::check(std::span<PyObject* const> slots, Values& values, std::stri
     for (const Node& n : nodes) {
         PyObject* value = nullptr;
         PyObject* parent = n.parent < 0 ? nullptr : values[static_cast<std::size_t>(n.parent)];
-        Ref gradient;  // nothing else may hold the Python object
+        Ref made;  // nothing else may hold the Python object
         switch (n.reach) {
             case Reach::Slot:
                 value = slots[static_cast<std::size_t>(n.index)];
@@ -461,16 +462,38 @@ bool GuardSet::check(std::span<PyObject* const> slots, Values& values, std::stri
                 Py_XDECREF(value);  // the context holds it
                 break;
             case Reach::Gradient:
-                gradient = gradient_of(
-                    parent != nullptr ? parent
-                                      : tensors[static_cast<std::size_t>(n.index)].tensor.get());
-                value = gradient.get();
+                made = gradient_of(parent != nullptr
+                                       ? parent
+                                       : tensors[static_cast<std::size_t>(n.index)].tensor.get());
+                value = made.get();
                 break;
             case Reach::ThreadDict:
                 value = dict_of_thread(parent);
                 break;
             case Reach::Referent:
                 value = PyWeakref_GET_OBJECT(parent);
+                break;
+            case Reach::Ahead: {
+                bool broken = false;
+                made = item_ahead(parent, n.index, &broken);
+                value = made.get();
+                if (!broken) break;
+                say(failure, *this, n.place, "cannot go on, as what it iterates over has changed");
+                return false;
+            }
+            case Reach::AheadKey:
+                made = key_ahead(parent, n.index);
+                value = made.get();
+                break;
+            case Reach::Moved:
+                value = moved_by(parent, n.index);
+                break;
+            case Reach::Count:
+                made = count_of(parent, n.index);
+                value = made.get();
+                break;
+            case Reach::Iterated:
+                value = iterated(parent);
                 break;
             case Reach::Lookup:
             case Reach::CachedResult:

@@ -49,6 +49,11 @@ enum class Reach : std::uint8_t {
     ThreadDict,    // what a `threading.local` holds in the thread that asks
     CachedResult,  // what a function of functools.lru_cache gives
     Referent,      // what a weak reference gives
+    Ahead,         // what the iterator is going to give after `index` others (iterators.h)
+    AheadKey,      // the key before that, of an iterator over a dict's items
+    Moved,         // the `index`-th iterator that this one moves
+    Count,         // the number that `enumerate` gives after `index` others
+    Iterated,      // what an iterator iterates over
 };
 
 /// Where a known object was found, for paths and messages.

@@ -16,13 +16,14 @@ struct Named {
     Value value;
 };
 
-constexpr std::array<Named<Mark>, 8> kMarks{{{"disable", Mark::Disable},
+constexpr std::array<Named<Mark>, 9> kMarks{{{"disable", Mark::Disable},
                                              {"disable_once", Mark::DisableOnce},
                                              {"break", Mark::Break},
                                              {"allow", Mark::Allow},
                                              {"constant", Mark::Constant},
                                              {"true", Mark::True},
                                              {"wide", Mark::Wide},
+                                             {"checkpoint", Mark::Checkpoint},
                                              {"annotation", Mark::Annotation}}};
 constexpr std::array<Named<Stance>, 5> kStances{{{"default", Stance::Default},
                                                  {"force_eager", Stance::ForceEager},

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <cstring>
+#include <string_view>
 
 #include "capture/dict_image.h"
 #include "capture/objects.h"
@@ -297,6 +298,7 @@ std::int32_t RecipeBuilder::fresh(PyObject* o) {
     if (PyTuple_Check(o)) return tuple(o);
     if (PyFunction_Check(o)) return function(o);
     if (is_iterator_with_reduce(o)) return iterator(o);
+    if (std::string_view(Py_TYPE(o)->tp_name) == "functools.partial") return iterator(o);
     if (PyMethod_Check(o)) {
         const std::int32_t f = add(PyMethod_GET_FUNCTION(o)), s = add(PyMethod_GET_SELF(o));
         return emit({Make::Method, -1, 0, {}, {f, s}});
@@ -511,6 +513,12 @@ struct Worker {
         return true;
     }
 
+    static bool move(PyObject* iterator, Py_ssize_t times) {
+        for (Py_ssize_t n = 0; n < times; ++n)
+            if (!Ref::steal(PyIter_Next(iterator)) && PyErr_Occurred()) return false;
+        return true;
+    }
+
     bool fill(const Instruction& i) const {
         PyObject* o = target(i);
         switch (i.make) {
@@ -550,6 +558,8 @@ struct Worker {
                 return PyObject_GenericSetAttr(o, part(i, 0), part(i, 1)) == 0;
             case Make::Rewrite:
                 return rewrite(o, part(i, 0), i.parts.size() > 1 ? part(i, 1) : nullptr);
+            case Make::Move:
+                return move(o, PyLong_AsSsize_t(part(i, 0)));
             case Make::Call:
                 return static_cast<bool>(Ref::steal(PyObject_CallObject(o, part(i, 0))));
             default:

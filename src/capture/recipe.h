@@ -63,6 +63,7 @@ enum class Make : std::uint8_t {
     SetAttribute,  // object register index: parts[0] = parts[1] (generic), or delete
     Rewrite,       // list, dict, set or deque register index gets the contents of parts[0], and an
                    // OrderedDict the order of the list parts[1] if given
+    Move,          // iterator register index is moved on by the number parts[0]
     Call,          // register index is called with the arguments of the tuple parts[0]
 };
 

@@ -309,6 +309,7 @@ Verdict Recording::thrown() {
 Verdict Recording::followed_or_guarded(Frame frame, const Event& event, PyObject** result) {
     const auto done = [&] { return *result != nullptr ? Verdict::handled : Verdict::raise; };
     met_ = numbers_->met();
+    refuse_known_asking(frame);
     if (numbers_->any() && follow_numbers(frame, event, result)) return done();
     const Verdict verdict = guarded(frame, event, result);
     return verdict == Verdict::run && follow_met(frame, event, result) ? done() : verdict;
@@ -413,6 +414,9 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
             }
             return Verdict::run;
         case Operation::iterate:
+            if (world_->find(o[0]) != nullptr && world_->can_move(o[0]))
+                return Verdict::run;  // it gives itself
+            [[fallthrough]];
         case Operation::unpack:
         case Operation::length:
             world_->read_special_methods(o[0]);
@@ -420,8 +424,12 @@ Verdict Recording::guarded(Frame frame, const Event& event, PyObject** result) {
             return Verdict::run;
         case Operation::next:
             if (const Known* k = world_->find(o[0]);
-                k != nullptr && !has_python_layout(Py_TYPE(o[0])))
-                throw Puzzle("an iterator from outside");
+                k != nullptr && !has_python_layout(Py_TYPE(o[0]))) {
+                if (strict_ != Strict::No || !world_->can_move(o[0]))
+                    throw Puzzle("an iterator from outside");
+                *result = world_->move(o[0]).release();  // nullptr at its end
+                return Verdict::handled;
+            }
             return Verdict::run;
         case Operation::extend_list:
         case Operation::extend_set:
@@ -681,8 +689,13 @@ Verdict Recording::carried(Frame frame, const Event& event, PyObject** result) {
     if (takes_stand_ins(event)) {
         *result = perform_on_stand_ins(event);
     } else {
-        Observed observed;
-        *result = perform(event);
+        const bool breaks = is_repeatable(event);
+        if (breaks) carrying_.push_back(frame);
+        {
+            const Observed observed;
+            *result = perform(event);
+        }
+        if (breaks) carrying_.pop_back();
     }
     return carried_out(event, result);
 }

@@ -122,7 +122,7 @@ class Recording final : public Observer {
     /// Whether this is `tensor.backward`, which PyTorch's engine can carry out on promises.
     bool may_go_backward(PyObject* tensor, PyObject* method) const;
     // Custom functions (custom_calls.cpp).
-    enum class Strict : std::uint8_t { No, Forward, Backward, Transform };
+    enum class Strict : std::uint8_t { No, Forward, Backward, Transform, Region };
     /// Code that runs while it lives is that of a custom function or of a transform.
     class Strictly {
       public:
@@ -141,6 +141,16 @@ class Recording final : public Observer {
                                std::span<PyObject* const> arguments, PyObject** result);
     void note_custom_function(RecordedFunction::Parts parts, std::size_t calls, PyObject* result);
     void note_context_store(const Event& event);
+    /// The recording comes to nothing: what it has promised becomes real, but for what the calls
+    /// from `calls` on have given, and CPython goes on.
+    void drop_recording(std::size_t calls, const std::string& reason, const std::string& line);
+    // C code that runs operators unseen (unseen_calls.cpp).
+    /// Whether carrying the event out a second time does what the first time would have done.
+    static bool is_repeatable(const Event& event);
+    /// An operator that C code runs cannot be recorded: true if it may go on with real tensors.
+    bool go_on_for_real(std::string_view reason);
+    /// Throws a Puzzle where C code has asked for that before.
+    void refuse_known_asking(Frame frame) const;
     Verdict without_recording(const Event& event, std::size_t calls, PyObject* function,
                               const std::string& name, PyObject** result);
     void refuse_function(PyObject* function, const std::string& reason);
@@ -150,6 +160,11 @@ class Recording final : public Observer {
     Verdict strictly(Frame frame, const Event& event, PyObject** result);
     static Verdict abandoned();
     bool is_cleanup(Frame frame) const;
+    /// `torch.utils.checkpoint.checkpoint` (checkpoint_calls.cpp): `function` is PyTorch's.
+    Verdict on_checkpoint(Frame frame, const Event& event, PyObject* function, PyObject** result);
+    /// What this recording has made and the frames, or what it has written to, still hold; nothing
+    /// if that is too much.
+    std::optional<std::unordered_set<PyObject*>> objects_made(Frame innermost) const;
     // torch.func (transforms.cpp).
     /// Whether a function of PyTorch's runs a program's function at a level of its own.
     static bool is_transform(PyObject* function);
@@ -304,8 +319,11 @@ class Recording final : public Observer {
     std::unordered_map<PyObject*, std::shared_ptr<RecordedFunction>> recorded_;  // by `ctx`
     std::vector<Ref> level_functions_;  // what transforms return to be called later
     Strict strict_ = Strict::No;        // what runs is on approval: see Strictly
-    std::string abandoned_;             // why that is not recorded
-    std::vector<PyObject*> moved_;      // generators that an operation in progress only moves from
+    std::optional<std::unordered_set<PyObject*>> made_before_;  // the region that is recorded
+    bool reentrant_ = false;        // it is a region that eager runs without gradients first
+    std::string abandoned_;         // why that is not recorded
+    std::vector<Frame> carrying_;   // whose operation is carried out here, and may still break
+    std::vector<PyObject*> moved_;  // generators that an operation in progress only moves from
     std::size_t met_ = 0;  // of the symbolic numbers, those that the event in progress knows
     bool over_ = false;
     std::function<PyObject*()> again_;           // without a recording from the segment's beginning

@@ -18,6 +18,7 @@ int SegmentTree::traverse(visitproc visit, void* arg) const {
         for (const auto& segment : *list)
             if (const int r = segment->traverse(visit, arg)) return r;
     for (const auto& [function, refusal] : refused) Py_VISIT(function);
+    for (const auto& [place, refusal] : asks) Py_VISIT(place.first);
     return 0;
 }
 

@@ -81,6 +81,14 @@ struct SegmentTree {
     std::unordered_map<const SegmentList*, SizeHistory> histories;
     /// Custom functions that cannot be recorded, and why.
     std::map<PyObject*, std::pair<Ref, std::string>> refused;
+    /// Operations whose C code has asked for what cannot be recorded, by code and offset: breaks
+    /// from then on, for this reason.
+    std::map<std::pair<PyObject*, int>, std::pair<Ref, std::string>> asks;
+    /// Recordings that came to nothing, so that no segment tells of them: why, and where.
+    struct Abandoned {
+        std::string reason, line;
+    };
+    std::vector<Abandoned> abandoned;
 
     std::shared_ptr<SegmentList> list(const std::string& key) {
         auto& l = lists[key];

@@ -86,6 +86,8 @@ class SegmentProgram {
     }
     /// Whether it has a backward.
     bool has_backward() const { return joint_ != nullptr; }
+    /// Of what lives from the forward to the backward, beside inputs and results.
+    std::int64_t saved_bytes() const { return joint_ != nullptr ? joint_->saved_bytes() : 0; }
     /// Whether a call checks its inputs' metadata.
     bool checks_inputs() const { return plain_ != nullptr || joint_ != nullptr; }
     /// Whether the compiler made it.

@@ -42,6 +42,7 @@ enum class Mark {
     Constant,
     True,
     Wide,
+    Checkpoint,  // PyTorch's, whose function is a region
     Annotation,  // a class of contexts that only profilers see
 };
 

@@ -119,12 +119,15 @@ void Undo::forget() {
     lose();
     const std::vector<Before> gone = std::move(before_);  // what goes with it may write again
     before_.clear();
+    moved_.clear();
 }
 
 void Undo::take_back() {
     for (const Before& before : before_ | std::views::reverse)
         if (!put_back(before)) PyErr_Clear();  // a member that was absent
     before_.clear();
+    for (const IteratorPlace& place : moved_ | std::views::reverse) place.put_back();
+    moved_.clear();
 }
 
 void Undo::take_back_gradients(std::size_t calls_made) const {

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "capture/iterators.h"
 #include "capture/ref.h"
 #include "capture/set_image.h"
 
@@ -33,6 +34,8 @@ class Undo {
     void note_gradient(PyObject* tensor, const at::Tensor& before, std::size_t calls);
     /// A list, dict, set or deque is going to be changed by a method.
     void note_contents(PyObject* container);
+    /// An iterator is going to be moved.
+    void note_move(PyObject* iterator) { moved_.emplace_back(iterator); }
     /// Something is done that cannot be taken back.
     void lose() { possible_ = false; }
     /// Keeps nothing of what was there before; it cannot be taken back then.
@@ -71,6 +74,7 @@ class Undo {
 
     bool possible_ = true;
     std::vector<Before> before_;
+    std::vector<IteratorPlace> moved_;
     std::unordered_set<std::pair<PyObject*, PyObject*>, PairHash> noted_;
     std::unordered_set<PyObject*> copied_;
 };

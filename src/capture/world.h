@@ -179,6 +179,13 @@ class World {
     /// Whether two objects are the same decides something.
     void relate(PyObject* a, PyObject* b);
 
+    // ---- iterators that come with the call (world_iterators.cpp) ----
+    /// Whether what this one gives can be guarded.
+    bool can_move(PyObject* iterator) const;
+    /// `next` of it, with numbers of their own in the place of those that change; nothing at its
+    /// end.
+    Ref move(PyObject* iterator);
+
     // ---- writes; call before the write happens ----
     /// `deletes`: the key, which is there.
     void write_dict(PyObject* dict, PyObject* key, bool deletes = false);
@@ -190,8 +197,10 @@ class World {
 
     bool has_writes() const {
         return !written_keys_.empty() || !written_wholes_.empty() || !written_members_.empty() ||
-               !repeated_calls_.empty();
+               !repeated_calls_.empty() || !moves_.empty();
     }
+    /// What is now in all that has been written.
+    void for_each_written(const std::function<void(PyObject*)>& use) const;
     /// What has been written, to be taken back.
     Undo& undo() { return undo_; }
     const Undo& undo() const { return undo_; }
@@ -278,6 +287,16 @@ class World {
     std::vector<ClearedGradient> cleared_;
     std::vector<std::pair<Ref, Ref>> written_variables_;  // and their values before
     std::vector<std::pair<Ref, Ref>> repeated_calls_;     // callable, tuple of arguments
+    using Taken = std::unordered_map<PyObject*, Py_ssize_t>;
+    /// What `next` would give; `now`: what has been taken beside `taken_`.
+    Ref ahead_of(PyObject* iterator, Taken& now);
+    Ref part_ahead(PyObject* iterator, Reach reach, Py_ssize_t index, Ref value);
+    void add_moves(RecipeBuilder& builder);
+    /// What is iterated over is nothing that is written to.
+    void set_iterated_apart();
+    Taken taken_;  // by the iterators that the segment has moved, each by itself
+    std::unordered_map<PyObject*, Ref> iterated_;    // and what they were over
+    std::vector<std::pair<Ref, Py_ssize_t>> moves_;  // that the program made, in order
     Undo undo_;
 };
 

@@ -87,6 +87,7 @@ void World::set_changed_apart() {
     for (const auto& [container, key, again] : written_keys_) changed.insert(container.get());
     for (const auto& [owner, name] : written_members_) changed.insert(owner.get());
     for (const Ref& container : written_wholes_) changed.insert(container.get());
+    for (const auto& [iterator, times] : taken_) changed.insert(iterator);
     if (changed.empty()) return;
     static PyObject* const grad = PyUnicode_InternFromString("grad");
     std::vector<ChangedObjects::Container> containers;

@@ -354,6 +354,29 @@ void World::write_whole(PyObject* container, bool removes) {
     written_wholes_.push_back(Ref::borrow(container));
 }
 
+void World::for_each_written(const std::function<void(PyObject*)>& use) const {
+    for (const WrittenKey& w : written_keys_) {
+        if (!w.key) {
+            use(PyCell_GET(w.container.get()));
+            continue;
+        }
+        use(PyDict_GetItemWithError(w.container.get(), w.key.get()));
+        PyErr_Clear();
+    }
+    for (const auto& [owner, name] : written_members_) {
+        const Ref value = Ref::steal(PyObject_GenericGetAttr(owner.get(), name.get()));
+        if (!value) PyErr_Clear();
+        use(value.get());
+    }
+    const auto each = [](PyObject* o, void* user) {
+        (*static_cast<const std::function<void(PyObject*)>*>(user))(o);
+        return 0;
+    };
+    for (const Ref& container : written_wholes_)
+        if (const auto traverse = Py_TYPE(container.get())->tp_traverse; traverse != nullptr)
+            traverse(container.get(), each, const_cast<void*>(static_cast<const void*>(&use)));
+}
+
 void World::let_go() {
     // Finalizers of theirs run here.
     const std::vector<Ref> gone = std::exchange(held_, {});
@@ -362,6 +385,7 @@ void World::let_go() {
 }
 
 void World::add_effects(RecipeBuilder& builder) {
+    add_moves(builder);  // before what they iterate over is changed
     for (const auto& [container, key, again] : written_keys_) {
         if (!key) {
             builder.effect(Make::SetAttribute, container.get(),

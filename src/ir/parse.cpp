@@ -19,6 +19,7 @@ std::vector<AttrSpec> attr_specs(Prim prim) {
         specs.push_back({word.substr(0, colon), word.substr(colon + 1), optional});
     }
     specs.push_back({"again", "bool", true});  // computed a second time: see passes/partition.h
+    specs.push_back({"region", "int", true});  // of what is not kept: see passes/regions.h
     return specs;
 }
 

@@ -7,17 +7,20 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <unordered_set>
 
 #include "passes/facts.h"
 #include "passes/max_flow.h"
 #include "passes/passes.h"
+#include "passes/regions.h"
 
 namespace ingot {
 
 namespace {
 
 constexpr double kUnknownSize = 4096;  // stands for a symbolic size
+constexpr double kHidden = 1e9;        // times the bytes of what a region does not keep
 constexpr double kDropped = 0.2;       // of the images that convolutions read
 constexpr int kCarriedFrom = 3;        // terms of a sum: a branch with its bias has fewer
 
@@ -68,6 +71,7 @@ class Partitioner {
 
     Partition run() {
         classify();
+        find_regions();
         measure_distances();
         if (!query_.parameters.empty() && query_.memory_budget >= 1) find_kept();
         choose();
@@ -80,6 +84,7 @@ class Partitioner {
     /// The joint graph as one program, in which what lies before the fullest moment is forward.
     Graph run_whole() {
         classify_by_time(fullest_moment());
+        find_regions();
         measure_distances();
         choose();
         return emit_whole();
@@ -168,6 +173,13 @@ class Partitioner {
                 if (g_.values()[v].producer == kNone || g_.values()[v].producer < split)
                     read_[v] = true;
         }
+    }
+
+    /// What only the backward needs, of whatever it is made, is no reader outside of a region.
+    void find_regions() {
+        std::vector<bool> later(needed_);
+        later.flip();
+        regions_.emplace(g_, later);
     }
 
     /// How many steps a value is away from its nearest reader in the backward, and whether the
@@ -295,13 +307,23 @@ class Partitioner {
     }
     bool keeps(const Node& n) const {
         return !kept_.empty() && !is_movement(n.prim) && n.results.size() == 1 &&
-               kept_[n.results[0]];
+               kept_[n.results[0]] && !regions_->hides(n.results[0]);
+    }
+    /// Whether the backward computes the node again rather than keep its results, and whether it
+    /// does not, though that would be cheap: what a region does not keep, and what it gives.
+    bool is_hidden(const Node& n) const {
+        return is_repeatable(n) &&
+               std::ranges::any_of(n.results, [&](ValueId v) { return regions_->hides(v); });
+    }
+    bool is_given(const Node& n) const {
+        return std::ranges::any_of(n.results, [&](ValueId v) { return regions_->gives(v); });
     }
 
     double weight(ValueId v) const {
         const Value& value = g_.values()[v];
         if (value.producer == kNone)
             return query_.readable_in_backward[value.position] ? 1 : MaxFlow::kInfinite;
+        if (is_hidden(g_.node(value.producer))) return kHidden * (1 + bytes_of(value.type));
         if (!border_.empty() && border_[v]) return 1;
         double w = bytes_of(value.type) * std::pow(1.02, distance_[v]);
         if (query_.views_are_free && is_movement(g_.node(value.producer).prim)) w *= 1.01;
@@ -339,7 +361,8 @@ class Partitioner {
         std::vector<bool> cheap(g_.nodes().size());
         std::vector<NodeId> costly;  // that may be computed again under a budget
         for (NodeId id = 0; id < g_.nodes().size(); ++id) {
-            cheap[id] = is_cheap(g_.node(id));
+            const Node& n = g_.node(id);
+            cheap[id] = is_hidden(n) || (is_cheap(n) && !is_given(n));
             bool forward = g_.node(id).results.empty() || !tangent_[g_.node(id).results[0]];
             if (!cheap[id] && forward && is_repeatable(g_.node(id))) costly.push_back(id);
         }
@@ -403,7 +426,7 @@ class Partitioner {
                 const Node& n = g_.node(id);
                 if (is_forward(n) && is_repeatable(n)) again[id] = true;
                 for (ValueId v : n.results)
-                    if (border_[v]) again[id] = false;
+                    if (border_[v] && !is_hidden(n)) again[id] = false;
             }
             if (cut(again) >= MaxFlow::kInfinite) continue;
             if (const double now = cost(); now < best) {
@@ -537,7 +560,7 @@ class Partitioner {
         }
         std::vector<Type> types;
         for (ValueId v : n.results) types.push_back(g_.type(v));
-        Attrs attrs = n.attrs;
+        Attrs attrs = is_of_region(n) ? without_region(n.attrs) : n.attrs;
         if (again) attrs.set("again", true);
         NodeId id = e.graph.add_with_types(n.prim, std::move(operands), std::move(attrs),
                                            std::move(types), n.origin);
@@ -680,6 +703,7 @@ class Partitioner {
     const Graph& g_;
     const PartitionQuery& query_;
     NodeId split_ = 0;  // of a whole program
+    std::optional<Regions> regions_;
     // By value:
     std::vector<bool> tangent_;    // depends on a tangent
     std::vector<bool> needed_;     // the forward's outputs and effects depend on it
@@ -699,8 +723,23 @@ Partition partition(const Graph& joint, const PartitionQuery& query) {
     return Partitioner(joint, query).run();
 }
 
+namespace {
+
+/// Where there is no backward, all that is alike is computed once.
+Graph without_regions(const Graph& graph) {
+    if (std::ranges::none_of(graph.nodes(), is_of_region)) return graph;
+    Rewriter rewriter(graph);
+    for (NodeId id = 0; id < graph.nodes().size(); ++id) rewriter.copy(id);
+    Graph out = rewriter.finish();
+    for (NodeId id = 0; id < out.nodes().size(); ++id)
+        out.node(id).attrs = without_region(out.node(id).attrs);
+    return out;
+}
+
+}  // namespace
+
 Graph recompute(const Graph& graph, const PassContext& context) {
-    if (!context.memory_budget || graph.nodes().empty()) return graph;
+    if (!context.memory_budget || graph.nodes().empty()) return without_regions(graph);
     PartitionQuery query;
     query.memory_budget = *context.memory_budget;
     query.readable_in_backward.assign(graph.inputs().size(), true);

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "passes/regions.h"
 #include "trace/lower/emitter.h"
 #include "trace/mode.h"
 #include "trace/recorder_state.h"
@@ -259,16 +260,35 @@ class JointRecorder {
     /// of a caller's tensors would see changes that eager does not mind.
     void find_readable_inputs() {
         const Graph& g = state_.graph;
-        std::vector<bool> readable(g.inputs().size(), false);
-        for (NodeId id = static_cast<NodeId>(boundary_); id < g.nodes().size(); ++id)
-            for (ValueId v : g.node(id).operands) {
-                const Node* n = g.producer(v);
-                while (n != nullptr && is_movement(n->prim) && !n->operands.empty()) {
-                    v = n->operands[0];
-                    n = g.producer(v);
-                }
-                if (n == nullptr) readable[g.values()[v].position] = true;
+        std::vector<bool> readable(g.inputs().size(), false), within = readable, outside = readable;
+        const auto note = [&](ValueId v, std::vector<bool>& found) {
+            const Node* n = g.producer(v);
+            while (n != nullptr && is_movement(n->prim) && !n->operands.empty()) {
+                v = n->operands[0];
+                n = g.producer(v);
             }
+            if (n == nullptr) found[g.values()[v].position] = true;
+        };
+        for (NodeId id = 0; id < g.nodes().size(); ++id) {
+            const Node& n = g.node(id);
+            const bool forward = id < boundary_;
+            if (forward && is_movement(n.prim)) continue;
+            for (ValueId v : n.operands)
+                note(v, !forward ? readable : is_of_region(n) ? within : outside);
+        }
+        // What a region reads, eager's second run of it reads as it is by then.
+        out_.unchecked.assign(g.inputs().size(), false);
+        for (std::size_t i = 0; i < readable.size(); ++i) {
+            readable[i] = readable[i] || within[i];
+            out_.unchecked[i] = within[i] && !outside[i];
+        }
+        for (const auto& [impl, tensor] : state_.given_to_regions) {
+            const auto found = state_.captured_.find(impl);
+            const Promise* p = as_promise(
+                found != state_.captured_.end() ? found->second.unsafeGetTensorImpl() : impl);
+            if (p != nullptr && p->cell()->input >= 0)
+                out_.unchecked[static_cast<std::size_t>(p->cell()->input)] = false;
+        }
         for (std::size_t i = 0; i < readable.size(); ++i) {
             const InputSource& source = state_.inputs[i];
             readable[i] = readable[i] || source.captured.defined();

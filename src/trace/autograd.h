@@ -43,7 +43,9 @@ struct JointRecording {
     bool custom = false;
     std::vector<std::int32_t> tangents;      // graph inputs, in order of the results
     std::vector<bool> readable_in_backward;  // by graph input: eager would save it, too
-    std::vector<bool> saved_inputs;          // by graph input: as Result::saved
+    /// By graph input: only regions read it, by themselves: their second run minds no change.
+    std::vector<bool> unchecked;
+    std::vector<bool> saved_inputs;  // by graph input: as Result::saved
 };
 
 }  // namespace ingot::trace

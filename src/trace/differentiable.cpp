@@ -378,7 +378,8 @@ void DifferentiableFunction::make_forward(JointRecording& joint, Partition& part
         joint.recording.log.begin() + static_cast<std::ptrdiff_t>(joint.forward_calls));
     for (const SavedValue& s : parts.saved) {
         if (s.from == SavedValue::From::Input) {
-            saved_.push_back({s.from, s.index, false, false});
+            saved_.push_back({s.from, s.index, false, false,
+                              joint.unchecked[static_cast<std::size_t>(s.index)]});
             continue;
         }
         using Kind = OutputRecipe::Kind;
@@ -559,7 +560,7 @@ CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs
     for (const Saved& s : saved_) {
         const at::Tensor t =
             s.from == SavedValue::From::Input ? input(inputs, s.index) : all[s.index];
-        node->saved.emplace_back(t, s.is_result);
+        node->saved.emplace_back(s.unchecked ? t.variable_data() : t, s.is_result);
     }
     all.resize(results_.size());
     outputs = std::move(all);

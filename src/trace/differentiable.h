@@ -57,6 +57,7 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
         std::int32_t index;      // Input: graph input; Output: position in the forward's results
         bool is_result = false;  // the caller gets the same tensor
         bool dies = false;       // only the backward ever reads it
+        bool unchecked = false;  // it may change before the backward, as eager does not mind
     };
     struct Layout {
         Sizes sizes, strides;

@@ -295,7 +295,43 @@ bool RecorderState::run_on_metas(const c10::OperatorHandle& op, torch::jit::Stac
     return true;
 }
 
+namespace {
+
+/// Whether PyTorch's graph, as it was built for promises, holds nothing of what the call is given.
+bool is_apart_from_gradients(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) {
+    bool apart = true;
+    const auto look = [&](const at::Tensor& t) {
+        apart = apart && !(t.defined() && t.requires_grad());
+    };
+    const std::string& name = op.schema().operator_name().name;
+    const bool numbers = name == "aten::_local_scalar_dense" || name == "aten::nonzero";
+    if (c10::GradMode::is_enabled() && !numbers)
+        for (const c10::IValue& v : arguments) for_each_tensor(v, look);
+    return apart;
+}
+
+}  // namespace
+
 void RecorderState::dispatch(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    if (!give_up || depth_ != 0) return record(op, stack);
+    const auto count = static_cast<std::ptrdiff_t>(op.schema().arguments().size());
+    const torch::jit::Stack arguments(stack.end() - count, stack.end());
+    const std::size_t below = stack.size() - arguments.size(), calls = log.size();
+    try {
+        return record(op, stack);
+    } catch (const std::exception&) {
+        const bool begun =
+            std::any_of(log.begin() + static_cast<std::ptrdiff_t>(calls), log.end(),
+                        [](const LoggedCall& c) { return c.op.schema().is_mutable(); });
+        const bool told = begun || !is_apart_from_gradients(op, arguments);
+        if (!give_up(told ? std::string_view() : *failure) || told) throw;
+    }
+    stack.resize(below);
+    stack.insert(stack.end(), arguments.begin(), arguments.end());
+    op.callBoxed(stack);
+}
+
+void RecorderState::record(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     try {
         const auto& id = op.schema().operator_name();
         origin = id.overload_name.empty() ? id.name : id.name + "." + id.overload_name;
@@ -408,6 +444,7 @@ at::Tensor Recorder::met_by(const at::Tensor& promise) const {
     return source.promise.is_same(promise) ? source.captured : at::Tensor();
 }
 std::shared_ptr<SymbolicSizes> Recorder::symbols() const { return state_->symbols; }
+void Recorder::set_giver(Giver give_up) { state_->give_up = std::move(give_up); }
 void Recorder::set_number_reader(NumberReader read, FloatReader unwrap) {
     state_->read_number = std::move(read);
     state_->own_float = std::move(unwrap);

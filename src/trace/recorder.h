@@ -225,6 +225,12 @@ class Recorder {
     /// Forgets the failure: what raised it was carried out in another way.
     void clear_failure();
 
+    /// Asked where an operator cannot be recorded: true if all promises are real tensors now and
+    /// the operator is to be carried out on them. Without a reason it is only told, since PyTorch's
+    /// graph of the promises would not do. For C code that runs operators unseen.
+    using Giver = std::function<bool(std::string_view reason)>;
+    void set_giver(Giver give_up);
+
     /// Whether `tensor` is a promise of this recorder.
     bool owns(const at::Tensor& tensor) const;
 
@@ -255,6 +261,15 @@ class Recorder {
     at::Tensor data_of(const at::Tensor& tensor);
     /// Whether the promise's memory is an input's.
     static bool is_input(const at::Tensor& promise);
+    /// What is recorded from here to `end_region` keeps nothing for a backward: it is computed
+    /// again there, from what it was given. Regions do not nest. `given`: what eager saves of that,
+    /// so that a change in place is an error.
+    void begin_region(std::span<const at::Tensor> given);
+    struct RegionEffects {
+        bool writes = false;  // to memory that was there before
+        bool draws = false;   // random numbers
+    };
+    RegionEffects end_region();
     /// The calls of the log from `first` on are the forward of `function`.
     void note_function(std::size_t first, std::shared_ptr<const CustomFunction> function);
 

@@ -44,12 +44,21 @@ class RecorderState {
     std::optional<RandomRun> random_run;  // the one that goes on
     /// How eager draws on the recording's GPU, once that has been asked; nothing: unknown.
     std::optional<std::optional<GpuDraws>> gpu_draws;
+    /// The region that is being recorded.
+    struct OpenRegion {
+        std::size_t nodes = 0, calls = 0, inputs = 0;                     // that were there before
+        std::unordered_map<std::shared_ptr<Cell>, std::uint64_t> before;  // and as they were then
+    };
+    std::optional<OpenRegion> region;
+    std::unordered_map<c10::TensorImpl*, at::Tensor> given_to_regions;
+    std::int64_t regions = 0;
     bool refuses_gradients = false;
     bool refused_gradient = false;  // and has done so
     bool follows_gradients = false;
     std::vector<Expr> numbers;  // the symbols of add_number, in order
     Recorder::NumberReader read_number;
     Recorder::FloatReader own_float;
+    Recorder::Giver give_up;
     std::string origin;  // of the operator in progress
     /// Where everything of the recording is computed: the inputs' device.
     std::optional<c10::Device> device;
@@ -110,6 +119,8 @@ class RecorderState {
     void refuse_overlap(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
     /// `value` with the promises of tensors that were met instead of those tensors.
     c10::IValue promised(const c10::IValue& value) const;
+    /// Records the operator, or raises what keeps it from being recorded.
+    void record(const c10::OperatorHandle& op, torch::jit::Stack& stack);
     bool run_on_metas(const c10::OperatorHandle& op, torch::jit::Stack& stack);
     void specialise_met(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
     void read_stand_ins(const c10::OperatorHandle& op, torch::jit::Stack& stack);

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import ingot
 from ingot import _ingot
 
 
@@ -356,3 +357,62 @@ def test_recordings_are_freed():
         del model, f
     gc.collect()
     assert len(gone) == 3
+
+
+def test_explain_names_what_a_recording_came_to_nothing_for():
+    def f(x):
+        return list(map([1, 2, 3].__getitem__, [x.long().sum() * 0])), x + 1
+
+    explained = ingot.explain(f)(torch.ones(2))
+    (only,) = explained.break_reasons
+    assert "C code that needs the data" in only.reason and only.user_stack[0].lineno > 0
+    g = captured(f)
+    for _ in range(3):
+        assert g(torch.ones(2))[0] == [1]
+    counters = g.counters()
+    assert counters["recordings"] == 3 and counters["breaks"] == 1 and counters["replays"] == 1
+
+
+def test_a_seed_is_a_break():
+    def f(x):
+        y = x + 1
+        torch.manual_seed(3)
+        return y + torch.rand(2)
+
+    g = captured(f)
+    for _ in range(3):
+        torch.testing.assert_close(g(torch.ones(2)), f(torch.ones(2)), rtol=0, atol=0)
+    counters = g.counters()
+    assert counters["breaks"] == 1 and counters["eager_calls"] == 0
+    assert counters["graphs"] == 2 and counters["replays"] == 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        list,
+        tuple,
+        reversed,
+        enumerate,
+        lambda xs: zip(xs, xs, strict=False),
+        lambda xs: {str(i): x for i, x in enumerate(xs)}.items(),
+        lambda xs: enumerate({str(i): x for i, x in enumerate(xs)}.values()),
+    ],
+)
+def test_a_loop_with_a_break_has_one_break_a_turn(make):
+    def f(x, xs):
+        for one in make(xs):
+            x = x + 1
+            if x.sum().item() > 100:
+                return x, one
+        return x, None
+
+    xs = [torch.ones(2) for _ in range(5)]
+    explained = ingot.explain(f)(torch.ones(2), xs)
+    assert {one.reason for one in explained.break_reasons} == {
+        explained.break_reasons[0].reason
+    } and "item" in explained.break_reasons[0].reason
+    g = captured(f)
+    for _ in range(3):
+        torch.testing.assert_close(g(torch.ones(2), xs)[0], torch.full((2,), 6.0))
+    assert g.counters()["eager_calls"] == 0
