@@ -686,17 +686,15 @@ Verdict Recording::carried(Frame frame, const Event& event, PyObject** result) {
     if (follow_met(frame, event, result))
         return *result != nullptr ? Verdict::handled : Verdict::raise;
     recorder_->clear_failure();
-    if (takes_stand_ins(event)) {
+    const bool stand_ins = takes_stand_ins(event), breaks = stand_ins || is_repeatable(event);
+    if (breaks) carrying_.push_back(frame);
+    if (stand_ins) {
         *result = perform_on_stand_ins(event);
     } else {
-        const bool breaks = is_repeatable(event);
-        if (breaks) carrying_.push_back(frame);
-        {
-            const Observed observed;
-            *result = perform(event);
-        }
-        if (breaks) carrying_.pop_back();
+        const Observed observed;
+        *result = perform(event);
     }
+    if (breaks) carrying_.pop_back();
     return carried_out(event, result);
 }
 

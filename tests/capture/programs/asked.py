@@ -171,3 +171,16 @@ def operators_that_c_code_runs(w):
         f = w.compile(lambda x, function=function: function(x + 1, x * 2))
         for _ in range(3):
             w.call(f, w.t(5))
+
+
+@program
+def stores_at_places_that_data_decides(w):
+    def f(x, y):
+        x[x.argmax()] = len(y)
+        y = y * 2
+        y[y.argmin()] = x[0]
+        return x, y
+
+    f = w.compile(f)
+    for n in (7, 5, 6, 5):
+        w.call(f, w.t(n), w.t(n))
