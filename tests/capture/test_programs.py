@@ -16,6 +16,18 @@ for found in pkgutil.iter_modules(programs.__path__):
 # What TorchDynamo gets wrong (seen with PyTorch 2.13; all but async and exec with "eager" or
 # "aot_eager" as well).
 WRONG_UNDER_DYNAMO = {
+    "asked.places_and_lengths": "an internal error",
+    "asked.numbers_and_texts": "an internal error",
+    "asked.sums_and_orders": "views of results lose their base",
+    "checkpoints.layers_one_by_one": "other gradients where random numbers are drawn",
+    "checkpoints.one_within_another": "other gradients where random numbers are drawn",
+    "checkpoints.statistics_are_taken_twice": "they are taken once",
+    "checkpoints.what_is_given_changes_before_the_backward": "a change is not seen",
+    "checkpoints.contexts_of_its_own": "an error",
+    "checkpoints.the_reentrant_form_has_a_meaning_of_its_own": "results without a gradient",
+    "checkpoints.errors_within": "another class of an operator's error",
+    "checkpoints.whole_steps": "other gradients where random numbers are drawn",
+    "iterators.iterators_and_operators_that_fail": "an operator's error cannot be caught",
     "transforms.transforms_that_raise": "another class and message of an error within vmap",
     "transforms.compiled_functions_of_dual_tensors": "the tangent is lost",
     "breaks.arguments_that_are_arrays": "a NumPy scalar comes back as an array",
