@@ -283,8 +283,12 @@ bool Compiler::Impl::generates_products(const CompileOptions& options) {
 }
 
 void Compiler::Impl::dump_kernels(const Plan& plan, const DebugDump& dump, bool gpu) const {
-    std::unique_ptr<codegen::Jit> gpu_jit;
-    if (gpu) gpu_jit = std::make_unique<codegen::Jit>(cuda::gpu_target(90));
+    // For the GPUs that most is made for, and for some before them.
+    std::vector<std::pair<std::string, std::unique_ptr<codegen::Jit>>> gpus;
+    if (gpu)
+        for (const auto& [suffix, capability] :
+             {std::pair(".ptx", 90), {".sm_89.ptx", 89}, {".sm_80.ptx", 80}})
+            gpus.emplace_back(suffix, std::make_unique<codegen::Jit>(cuda::gpu_target(capability)));
     for (std::size_t i = 0; i < plan.kernels.size(); ++i) {
         const Kernel& kernel = plan.kernels[i];
         const std::string stem = "kernels/" + std::to_string(i) + "_" + kernel.name.substr(0, 80);
@@ -298,10 +302,9 @@ void Compiler::Impl::dump_kernels(const Plan& plan, const DebugDump& dump, bool 
         };
         attempt(".cpp", [&] { return to_cpp(kernel, "kernel"); });
         attempt(".triton.py", [&] { return to_triton(kernel, "kernel").source; });
-        if (gpu) {
-            attempt(".ptx", [&] { return cuda::emit_ptx(*gpu_jit, kernel).ptx; });
-            continue;
-        }
+        for (const auto& [suffix, gpu_jit] : gpus)
+            attempt(suffix.c_str(), [&] { return cuda::emit_ptx(*gpu_jit, kernel).ptx; });
+        if (gpu) continue;
         KernelCode launches;
         attempt(".ll", [&] { return jit.optimized_ir(loader.emit(kernel, launches)); });
         attempt(".s", [&] { return jit.assembly(loader.emit(kernel, launches)); });
