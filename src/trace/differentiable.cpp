@@ -230,10 +230,16 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
                         "one of the variables needed for gradient computation has been modified "
                         "by an inplace operation");
         for (std::int32_t w : function->written_) copies[w] = copies[w].clone();
-        for (const at::Tensor& t : copies) raw.push_back(t.unsafeGetTensorImpl());
         std::vector<at::Tensor> outputs;
         {
             const at::AutoGradMode grad(true);
+            // One input may be computed from another, behind a break: its gradient must end with
+            // it, and goes on from there outside.
+            for (const auto& gradient : function->gradients_) {
+                at::Tensor& t = copies[function->from_caller_[gradient.input]];
+                t = at::alias(t);
+            }
+            for (const at::Tensor& t : copies) raw.push_back(t.unsafeGetTensorImpl());
             WithRandomState again(random, function->device_);
             outputs = function->forward_->replay(raw, numbers);
         }
