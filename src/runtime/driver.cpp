@@ -316,7 +316,8 @@ Compiler::~Compiler() = default;
 
 std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const CompileOptions& options,
                                                  CompileReport* wanted,
-                                                 const InterruptCheck& interrupted) const {
+                                                 const InterruptCheck& interrupted,
+                                                 const CompileEvents& events) const {
     const auto stop_if_asked = [&] {
         if (interrupted && interrupted()) throw Interrupted("the compilation was interrupted");
     };
@@ -360,6 +361,7 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
         clock.done("dump");
     }
     stop_if_asked();
+    if (events.planned) events.planned(plan);
     report.kernels = static_cast<int>(plan.kernels.size());
     for (const Step& step : plan.steps)
         ++(std::holds_alternative<ExternStep>(step) ? report.externs : report.launches);
@@ -370,8 +372,8 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
         cuda::GpuLoader& loader = impl_->gpu_loader(options.gpu);
         device = loader.gpu();
         const int threads = options.threads > 0 ? options.threads : std::min(all_cores, 16);
-        kernels = loader.load(plan, options.text_compiler.get(), threads, interrupted, report, code,
-                              forms);
+        kernels = loader.load(plan, options.text_compiler.get(), threads,
+                              {interrupted, events.waiting}, report, code, forms);
     } else {
         const int threads = options.threads > 0 ? options.threads : std::min(all_cores, 8);
         kernels = impl_->loader.load(plan, threads, interrupted, report, code);

@@ -20,6 +20,7 @@
 #include "schedule/layout.h"
 #include "trace/delivery.h"
 #include "trace/dtypes.h"
+#include "trace/early_calls.h"
 #include "trace/extern_host.h"
 #include "trace/graph_memory.h"
 #include "trace/output_tensor.h"
@@ -280,6 +281,7 @@ DifferentiableFunction::DifferentiableFunction(
         for (Expr e : joint.recording.graph.type(in.value).sizes) collect_symbols(e, symbols_);
     if (device_.is_cuda() && !symbols_.empty())
         throw NotSupported("symbolic sizes in a backward on a GPU");
+    if (device_.is_cuda()) early_calls_ = std::make_unique<EarlyCalls>(device_);
     Partition parts = split(joint, examples, memory_budget);
     saved_bytes_ = parts.saved_bytes;
     make_forward(joint, parts, examples, promises, std::move(outputs), interrupted);
@@ -403,9 +405,11 @@ void DifferentiableFunction::make_forward(JointRecording& joint, Partition& part
         recipe.index = s.index;
         forward.outputs.push_back(std::move(recipe));
     }
-    forward_ =
-        std::make_unique<CompiledFunction>(std::move(forward), examples, promises,
-                                           std::move(outputs), compiler_, options_, interrupted);
+    MakingEvents events;
+    if (early_calls_) events.planned = early_calls_->forward_planned();
+    forward_ = std::make_unique<CompiledFunction>(std::move(forward), examples, promises,
+                                                  std::move(outputs), compiler_, options_,
+                                                  interrupted, events);
 }
 
 void DifferentiableFunction::make_backward(JointRecording& joint, Partition& parts,
@@ -447,9 +451,11 @@ void DifferentiableFunction::make_backward(JointRecording& joint, Partition& par
     backward.externs = std::move(joint.recording.externs);
     runtime::CompileOptions options = options_;
     options.freezing = false;
+    MakingEvents events;
+    if (early_calls_) events = early_calls_->backward_events(compiler_);
     backward_ = std::make_unique<CompiledFunction>(std::move(backward), stand_ins, stand_ins,
                                                    std::vector<at::Tensor>{}, compiler_, options,
-                                                   interrupted);
+                                                   interrupted, events);
 }
 
 /// How the backward's CUDA graphs read: saved results lie where the forward's graphs write them.
@@ -481,6 +487,10 @@ void DifferentiableFunction::join_graphs(const JointRecording& joint) {
 
 std::string DifferentiableFunction::graph_state() const {
     return of_both(forward_->graph_state(), backward_->graph_state());
+}
+
+std::size_t DifferentiableFunction::early_calls() const {
+    return early_calls_ ? early_calls_->count() : 0;
 }
 
 std::string DifferentiableFunction::tuning_state() const {
