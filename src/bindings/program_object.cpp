@@ -216,12 +216,13 @@ PyObject* report(PyObject* self, PyObject*) {
     const std::string graph = p->function ? p->function->graph_state() : p->training->graph_state();
     const std::string tuning =
         p->function ? p->function->tuning_state() : p->training->tuning_state();
-    return Py_BuildValue("{sNsdsisisisisisisisNsssssisN}", "stages", stages, "seconds", r.seconds(),
-                         "kernels", r.kernels, "compiled", r.compiled, "from_disk", r.from_disk,
-                         "from_process", r.from_process, "launches", r.launches, "externs",
-                         r.externs, "direct_externs", direct, "externs_left", externs_left,
-                         "cuda_graph", graph.c_str(), "autotune", tuning.c_str(), "by_triton",
-                         r.from_text, "refused", refused);
+    const auto early = static_cast<int>(p->training ? p->training->early_calls() : 0);
+    return Py_BuildValue("{sNsdsisisisisisisisNsssssisNsi}", "stages", stages, "seconds",
+                         r.seconds(), "kernels", r.kernels, "compiled", r.compiled, "from_disk",
+                         r.from_disk, "from_process", r.from_process, "launches", r.launches,
+                         "externs", r.externs, "direct_externs", direct, "externs_left",
+                         externs_left, "cuda_graph", graph.c_str(), "autotune", tuning.c_str(),
+                         "by_triton", r.from_text, "refused", refused, "early_calls", early);
 }
 
 PyObject* release_memory(PyObject* self, PyObject*) {

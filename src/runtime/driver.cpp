@@ -283,8 +283,12 @@ bool Compiler::Impl::generates_products(const CompileOptions& options) {
 }
 
 void Compiler::Impl::dump_kernels(const Plan& plan, const DebugDump& dump, bool gpu) const {
-    std::unique_ptr<codegen::Jit> gpu_jit;
-    if (gpu) gpu_jit = std::make_unique<codegen::Jit>(cuda::gpu_target(90));
+    // For the GPUs that most is made for, and for some before them.
+    std::vector<std::pair<std::string, std::unique_ptr<codegen::Jit>>> gpus;
+    if (gpu)
+        for (const auto& [suffix, capability] :
+             {std::pair(".ptx", 90), {".sm_89.ptx", 89}, {".sm_80.ptx", 80}})
+            gpus.emplace_back(suffix, std::make_unique<codegen::Jit>(cuda::gpu_target(capability)));
     for (std::size_t i = 0; i < plan.kernels.size(); ++i) {
         const Kernel& kernel = plan.kernels[i];
         const std::string stem = "kernels/" + std::to_string(i) + "_" + kernel.name.substr(0, 80);
@@ -298,10 +302,9 @@ void Compiler::Impl::dump_kernels(const Plan& plan, const DebugDump& dump, bool 
         };
         attempt(".cpp", [&] { return to_cpp(kernel, "kernel"); });
         attempt(".triton.py", [&] { return to_triton(kernel, "kernel").source; });
-        if (gpu) {
-            attempt(".ptx", [&] { return cuda::emit_ptx(*gpu_jit, kernel).ptx; });
-            continue;
-        }
+        for (const auto& [suffix, gpu_jit] : gpus)
+            attempt(suffix.c_str(), [&] { return cuda::emit_ptx(*gpu_jit, kernel).ptx; });
+        if (gpu) continue;
         KernelCode launches;
         attempt(".ll", [&] { return jit.optimized_ir(loader.emit(kernel, launches)); });
         attempt(".s", [&] { return jit.assembly(loader.emit(kernel, launches)); });
@@ -313,7 +316,8 @@ Compiler::~Compiler() = default;
 
 std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const CompileOptions& options,
                                                  CompileReport* wanted,
-                                                 const InterruptCheck& interrupted) const {
+                                                 const InterruptCheck& interrupted,
+                                                 const CompileEvents& events) const {
     const auto stop_if_asked = [&] {
         if (interrupted && interrupted()) throw Interrupted("the compilation was interrupted");
     };
@@ -357,6 +361,7 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
         clock.done("dump");
     }
     stop_if_asked();
+    if (events.planned) events.planned(plan);
     report.kernels = static_cast<int>(plan.kernels.size());
     for (const Step& step : plan.steps)
         ++(std::holds_alternative<ExternStep>(step) ? report.externs : report.launches);
@@ -367,8 +372,8 @@ std::shared_ptr<const Program> Compiler::compile(const Graph& graph, const Compi
         cuda::GpuLoader& loader = impl_->gpu_loader(options.gpu);
         device = loader.gpu();
         const int threads = options.threads > 0 ? options.threads : std::min(all_cores, 16);
-        kernels = loader.load(plan, options.text_compiler.get(), threads, interrupted, report, code,
-                              forms);
+        kernels = loader.load(plan, options.text_compiler.get(), threads,
+                              {interrupted, events.waiting}, report, code, forms);
     } else {
         const int threads = options.threads > 0 ? options.threads : std::min(all_cores, 8);
         kernels = impl_->loader.load(plan, threads, interrupted, report, code);

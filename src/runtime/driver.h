@@ -71,6 +71,12 @@ class Interrupted : public Error {
     using Error::Error;
 };
 
+/// What a compilation tells whoever asked for it, on that one's thread. Neither may throw.
+struct CompileEvents {
+    std::function<void(const Plan&)> planned;  // what the program will do is known
+    std::function<void()> waiting;             // others compile its kernels: a GPU's, if any
+};
+
 /// A program that is being compiled while its maker does other things; to drop it gives it up.
 class PendingProgram {
   public:
@@ -103,7 +109,8 @@ class Compiler {
     /// of its own. Safe from many threads.
     std::shared_ptr<const Program> compile(const Graph& graph, const CompileOptions& options,
                                            CompileReport* report = nullptr,
-                                           const InterruptCheck& interrupted = {}) const;
+                                           const InterruptCheck& interrupted = {},
+                                           const CompileEvents& events = {}) const;
     /// The same on one thread beside its callers' (background.h), with the memory for frozen values
     /// made ready. Takes its turn with others who make expressions in the graph's pool.
     std::unique_ptr<PendingProgram> compile_later(Graph graph, CompileOptions options) const;

@@ -184,8 +184,8 @@ class GpuTuner::Trials final : public FormTrials {
         };
         CompileReport report;
         std::vector<std::shared_ptr<const void>> code;
-        auto kernels =
-            tuner_.loader_.load(way->plan, nullptr, 1, parts.interrupted, report, code, forms);
+        auto kernels = tuner_.loader_.load(way->plan, nullptr, 1, {parts.interrupted, {}}, report,
+                                           code, forms);
         auto program = std::make_shared<const Program>(way->plan, std::move(kernels),
                                                        std::vector<ProgramOutput>(),
                                                        std::move(code), parts.gpu);

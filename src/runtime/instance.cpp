@@ -90,6 +90,10 @@ std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / t
 
 }  // namespace
 
+Layout layout_of(const Buffer& buffer, const Symbols& symbols) {
+    return layout_of(buffer.type, buffer.strides, symbols);
+}
+
 Instance::Instance(std::shared_ptr<const Program> program, const ExternHost& externs,
                    const Symbols& symbols)
     : program_(std::move(program)), gpu_(program_->gpu()) {
@@ -115,7 +119,7 @@ void Instance::add_buffers(const Plan& plan, const Symbols& symbols) {
     arena_bytes_ = number(plan.arena_bytes, symbols);
     for (const Buffer& b : plan.buffers) {
         BufferInfo info{b.place, b.index, number(b.offset, symbols), number(b.bytes, symbols),
-                        layout_of(b.type, b.strides, symbols)};
+                        layout_of(b, symbols)};
         if (b.data) info.constant = b.data->data();
         info.base = b.base;
         buffers_.push_back(std::move(info));

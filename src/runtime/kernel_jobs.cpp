@@ -87,8 +87,7 @@ struct Workers {
 };
 }  // namespace
 
-void compile_on_threads(std::vector<KernelJob*> jobs, int threads,
-                        const InterruptCheck& interrupted,
+void compile_on_threads(std::vector<KernelJob*> jobs, int threads, const WhileWaiting& waiting,
                         const std::function<void(KernelJob&)>& compile) {
     std::ranges::stable_sort(jobs, std::greater{}, [](KernelJob* j) { return j->text.size(); });
     std::atomic<std::size_t> next{0};
@@ -106,7 +105,7 @@ void compile_on_threads(std::vector<KernelJob*> jobs, int threads,
         done.notify_one();
     };
     const auto asked_to_stop = [&] {
-        if (interrupted && interrupted()) stop = true;
+        if (waiting.interrupted && waiting.interrupted()) stop = true;
         return stop.load();
     };
     bool interrupt = asked_to_stop();
@@ -115,6 +114,7 @@ void compile_on_threads(std::vector<KernelJob*> jobs, int threads,
             std::min<std::size_t>(jobs.size(), static_cast<std::size_t>(std::max(threads, 1)));
         Workers workers(stop);  // joined however this scope is left
         for (std::size_t t = 0; t < count; ++t) workers.threads.emplace_back(work);
+        if (waiting.at_once) waiting.at_once();
         std::unique_lock lock(mutex);
         while (!done.wait_for(lock, std::chrono::milliseconds(20),
                               [&] { return finished == workers.threads.size(); })) {

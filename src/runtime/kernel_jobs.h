@@ -73,11 +73,16 @@ std::vector<KernelJob*> missing_code(std::vector<Job>& jobs) {
     return missing;
 }
 
+/// What the thread that waits for others does.
+struct WhileWaiting {
+    InterruptCheck interrupted;     // asked again and again
+    std::function<void()> at_once;  // or null; done first
+};
+
 /// Calls `compile` for each job on up to `threads` threads, the longest text first so that none of
 /// those is left for the end. It must not throw but set the job's error, which ends the rest and is
-/// thrown here. Throws Interrupted when `interrupted`, asked on this thread, says so.
-void compile_on_threads(std::vector<KernelJob*> jobs, int threads,
-                        const InterruptCheck& interrupted,
+/// thrown here. Throws Interrupted when `waiting.interrupted`, asked on this thread, says so.
+void compile_on_threads(std::vector<KernelJob*> jobs, int threads, const WhileWaiting& waiting,
                         const std::function<void(KernelJob&)>& compile);
 
 }  // namespace ingot::runtime

@@ -158,7 +158,7 @@ std::vector<KernelLaunches> KernelLoader::load(const Plan& plan, int threads,
     if (cache_.enabled() && !missing_code(jobs).empty()) take_from_disk(jobs, pack_key, report);
     if (std::vector<KernelJob*> todo = missing_code(jobs); !todo.empty()) {
         const auto count = todo.size();
-        compile_on_threads(std::move(todo), threads, interrupted,
+        compile_on_threads(std::move(todo), threads, {interrupted, {}},
                            [this](KernelJob& job) { compile_one(static_cast<Job&>(job)); });
         report.compiled = static_cast<int>(count);
         for (Job& job : jobs)

@@ -80,6 +80,9 @@ struct FrozenState {
     std::vector<void*> pointers;  // by position in Instance's list of frozen buffers
 };
 
+/// Where the elements of one of a plan's buffers lie, with these values of its symbols.
+Layout layout_of(const Buffer& buffer, const std::function<std::int64_t(Expr)>& symbols);
+
 class DirectCalls;
 class Instance;
 class Program;

@@ -60,7 +60,8 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
                                    std::vector<at::Tensor> outputs,
                                    std::shared_ptr<const runtime::Compiler> compiler,
                                    runtime::CompileOptions options,
-                                   const runtime::InterruptCheck& interrupted)
+                                   const runtime::InterruptCheck& interrupted,
+                                   const MakingEvents& events)
     : graph_(std::move(recording.graph)),
       output_promises_(std::move(outputs)),
       recipes_(std::move(recording.outputs)),
@@ -89,7 +90,7 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
     last_states_.resize(input_promises_.size());
     changes_.resize(input_promises_.size());
     packs_later_ = should_pack_later();
-    auto variant = compile(graph_, !packs_later_.load(), &report_, interrupted);
+    auto variant = compile(graph_, !packs_later_.load(), &report_, interrupted, events);
     find_what_matters(*variant->program);
     if (variant->fixed) {
         const runtime::Instance& instance = *variant->fixed->instance;
@@ -144,10 +145,12 @@ void CompiledFunction::prepare_graph(std::span<const at::Tensor> examples) {
 
 std::shared_ptr<const CompiledFunction::Variant> CompiledFunction::compile(
     const Graph& graph, bool pack, runtime::CompileReport* report,
-    const runtime::InterruptCheck& interrupted) {
+    const runtime::InterruptCheck& interrupted, const MakingEvents& events) {
     const c10::OptionalDeviceGuard on_device(gpu());
     std::lock_guard turn(graph.pool().turn());
-    return variant_of(compiler_->compile(graph, options_for(pack), report, interrupted));
+    runtime::CompileEvents told{{}, events.waiting};
+    if (events.planned) told.planned = [&](const Plan& plan) { events.planned(plan, *externs_); };
+    return variant_of(compiler_->compile(graph, options_for(pack), report, interrupted, told));
 }
 
 runtime::CompileOptions CompiledFunction::options_for(bool pack) const {

@@ -32,6 +32,12 @@ enum class CallStatus {
     KernelFailure,  // an index was out of range: inputs are unchanged, outputs void
 };
 
+/// What a function's making tells its maker, on the way; neither may throw. See CompileEvents.
+struct MakingEvents {
+    std::function<void(const Plan&, const TorchExterns&)> planned;
+    std::function<void()> waiting;
+};
+
 class CompiledFunction {
   public:
     /// Compiles `recording`. `examples` are the tensors given to Recorder::add_input, in order,
@@ -40,7 +46,8 @@ class CompiledFunction {
                      std::span<const at::Tensor> promises, std::vector<at::Tensor> outputs,
                      std::shared_ptr<const runtime::Compiler> compiler,
                      runtime::CompileOptions options,
-                     const runtime::InterruptCheck& interrupted = {});
+                     const runtime::InterruptCheck& interrupted = {},
+                     const MakingEvents& events = {});
     ~CompiledFunction();
 
     std::size_t input_count() const { return slots_.size(); }
@@ -196,7 +203,8 @@ class CompiledFunction {
     void prepare_graph(std::span<const at::Tensor> examples);
     std::shared_ptr<const Variant> compile(const Graph& graph, bool pack,
                                            runtime::CompileReport* report,
-                                           const runtime::InterruptCheck& interrupted);
+                                           const runtime::InterruptCheck& interrupted,
+                                           const MakingEvents& events = {});
     void find_symbols();
     /// Which symbols an instance of the program depends on, not only guards and `computed_`.
     void find_what_matters(const runtime::Program& program);

@@ -20,6 +20,7 @@
 #include "schedule/layout.h"
 #include "trace/delivery.h"
 #include "trace/dtypes.h"
+#include "trace/early_calls.h"
 #include "trace/extern_host.h"
 #include "trace/graph_memory.h"
 #include "trace/output_tensor.h"
@@ -230,10 +231,16 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
                         "one of the variables needed for gradient computation has been modified "
                         "by an inplace operation");
         for (std::int32_t w : function->written_) copies[w] = copies[w].clone();
-        for (const at::Tensor& t : copies) raw.push_back(t.unsafeGetTensorImpl());
         std::vector<at::Tensor> outputs;
         {
             const at::AutoGradMode grad(true);
+            // One input may be computed from another, behind a break: its gradient must end with
+            // it, and goes on from there outside.
+            for (const auto& gradient : function->gradients_) {
+                at::Tensor& t = copies[function->from_caller_[gradient.input]];
+                t = at::alias(t);
+            }
+            for (const at::Tensor& t : copies) raw.push_back(t.unsafeGetTensorImpl());
             WithRandomState again(random, function->device_);
             outputs = function->forward_->replay(raw, numbers);
         }
@@ -274,6 +281,7 @@ DifferentiableFunction::DifferentiableFunction(
         for (Expr e : joint.recording.graph.type(in.value).sizes) collect_symbols(e, symbols_);
     if (device_.is_cuda() && !symbols_.empty())
         throw NotSupported("symbolic sizes in a backward on a GPU");
+    if (device_.is_cuda()) early_calls_ = std::make_unique<EarlyCalls>(device_);
     Partition parts = split(joint, examples, memory_budget);
     saved_bytes_ = parts.saved_bytes;
     make_forward(joint, parts, examples, promises, std::move(outputs), interrupted);
@@ -398,9 +406,11 @@ void DifferentiableFunction::make_forward(JointRecording& joint, Partition& part
         recipe.index = s.index;
         forward.outputs.push_back(std::move(recipe));
     }
-    forward_ =
-        std::make_unique<CompiledFunction>(std::move(forward), examples, promises,
-                                           std::move(outputs), compiler_, options_, interrupted);
+    MakingEvents events;
+    if (early_calls_) events.planned = early_calls_->forward_planned();
+    forward_ = std::make_unique<CompiledFunction>(std::move(forward), examples, promises,
+                                                  std::move(outputs), compiler_, options_,
+                                                  interrupted, events);
 }
 
 void DifferentiableFunction::make_backward(JointRecording& joint, Partition& parts,
@@ -442,9 +452,11 @@ void DifferentiableFunction::make_backward(JointRecording& joint, Partition& par
     backward.externs = std::move(joint.recording.externs);
     runtime::CompileOptions options = options_;
     options.freezing = false;
+    MakingEvents events;
+    if (early_calls_) events = early_calls_->backward_events(compiler_);
     backward_ = std::make_unique<CompiledFunction>(std::move(backward), stand_ins, stand_ins,
                                                    std::vector<at::Tensor>{}, compiler_, options,
-                                                   interrupted);
+                                                   interrupted, events);
 }
 
 /// How the backward's CUDA graphs read: saved results lie where the forward's graphs write them.
@@ -476,6 +488,10 @@ void DifferentiableFunction::join_graphs(const JointRecording& joint) {
 
 std::string DifferentiableFunction::graph_state() const {
     return of_both(forward_->graph_state(), backward_->graph_state());
+}
+
+std::size_t DifferentiableFunction::early_calls() const {
+    return early_calls_ ? early_calls_->count() : 0;
 }
 
 std::string DifferentiableFunction::tuning_state() const {

@@ -23,6 +23,8 @@
 
 namespace ingot::trace {
 
+class EarlyCalls;
+
 class DifferentiableFunction : public std::enable_shared_from_this<DifferentiableFunction> {
   public:
     /// `examples` are the tensors given to Recorder::add_input, in order, `promises` what it
@@ -34,6 +36,8 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
                            runtime::CompileOptions options, double memory_budget,
                            const runtime::InterruptCheck& interrupted = {});
     ~DifferentiableFunction();
+    DifferentiableFunction(const DifferentiableFunction&) = delete;
+    DifferentiableFunction& operator=(const DifferentiableFunction&) = delete;
 
     /// Runs the forward with gradients enabled. OtherInputs also when other inputs need a gradient
     /// than while recording, and under anomaly detection, which is eager's alone. `numbers`: the
@@ -48,6 +52,8 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     /// Whether calls go through CUDA graphs, or why not.
     std::string graph_state() const;
     std::string tuning_state() const;
+    /// Calls of libraries that are made, or were, ahead of the first backward (early_calls.h).
+    std::size_t early_calls() const;
 
   private:
     class Node;
@@ -101,6 +107,7 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     bool least_memory_ = false;  // is the aim, above speed
     bool custom_ = false;        // see JointRecording::custom
     std::int64_t saved_bytes_ = 0;
+    std::unique_ptr<EarlyCalls> early_calls_;
 };
 
 }  // namespace ingot::trace

@@ -29,6 +29,10 @@ class TorchExterns final : public runtime::ExternHost {
         const ExternStep& step, std::span<const runtime::Layout> inputs,
         std::span<const runtime::Layout> outputs) const override;
     const runtime::DeviceHost* device() const override { return gpu_.get(); }
+    /// The recorded call behind a step; null for the vendor's form of a prim.
+    const ExternCallee* callee(const ExternStep& step) const {
+        return step.index >= 0 ? &table_->at(static_cast<std::size_t>(step.index)) : nullptr;
+    }
 
   private:
     std::shared_ptr<const std::vector<ExternCallee>> table_;

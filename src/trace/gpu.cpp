@@ -3,12 +3,9 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/PythonDispatcherTLS.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <bit>
@@ -16,29 +13,9 @@
 
 #include "ir/error.h"
 #include "trace/gpu_graph.h"
+#include "trace/unrecorded.h"
 
 namespace ingot::trace {
-namespace {
-
-/// Operators as they are: below autograd, and unseen by what records this thread.
-class Unrecorded {
-  public:
-    Unrecorded() : dispatcher_(c10::impl::PythonDispatcherTLS::get_state()) {
-        c10::impl::PythonDispatcherTLS::reset_state();
-    }
-    ~Unrecorded() { c10::impl::PythonDispatcherTLS::set_state(dispatcher_); }
-    Unrecorded(const Unrecorded&) = delete;
-    Unrecorded& operator=(const Unrecorded&) = delete;
-
-  private:
-    c10::impl::PyInterpreter* dispatcher_;
-    c10::impl::ExcludeDispatchKeyGuard modes_{
-        c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
-    at::AutoDispatchBelowADInplaceOrView autograd_;
-};
-
-}  // namespace
-
 TorchGpu::TorchGpu(c10::Device device)
     : device_(device),
       guard_(c10::impl::device_guard_impl_registry[static_cast<std::size_t>(device.type())]) {

@@ -33,6 +33,7 @@ WRONG_UNDER_DYNAMO = {
     "breaks.arguments_that_are_arrays": "a NumPy scalar comes back as an array",
     "breaks.integers_that_change": "another class and message of an operator's error",
     "backwards.a_graph_that_keeps_nothing_may_go_again": "a second backward is refused",
+    "own_functions.double_backwards_through_breaks": "a double backward is refused",
     "breaks.tensors_that_are_places": "another class of an operator's error",
     "classes.a_class_attribute_is_changed": "a changed class attribute is not seen",
     "classes.iterators_of_ones_own": "an internal error",

@@ -20,15 +20,15 @@ namespace {
 
 bool have_ptxas() { return std::system("ptxas --version > /dev/null 2>&1") == 0; }
 
-// Empty when ptxas takes the text, else what it said.
-std::string assemble(const std::string& ptx) {
+// Empty when ptxas takes the text for that GPU, else what it said.
+std::string assemble(const std::string& ptx, const std::string& gpu = "sm_90") {
     auto folder =
         std::filesystem::temp_directory_path() / ("ingot-ptx-" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder);
     auto source = (folder / "k.ptx").string(), log = (folder / "log").string();
     std::ofstream(source) << ptx;
-    int status =
-        std::system(("ptxas -arch=sm_90 -o /dev/null " + source + " > " + log + " 2>&1").c_str());
+    int status = std::system(
+        ("ptxas -arch=" + gpu + " -o /dev/null " + source + " > " + log + " 2>&1").c_str());
     std::ifstream said(log);
     std::string text(std::istreambuf_iterator<char>(said), {});
     std::filesystem::remove_all(folder);
@@ -47,6 +47,16 @@ Ptx ptx_of(const Kernel& kernel, const char* target = "sm_90") {
     out.launches = emit_nvptx(*module.module, kernel, jit.target(), "kernel");
     out.text = jit.assembly(std::move(module));
     return out;
+}
+
+// GPUs before the one that most tests are for; generated products need that one.
+constexpr const char* kOlder[] = {"sm_75", "sm_80", "sm_86", "sm_89"};
+
+// Empty when the kernel assembles for all of those.
+std::string assemble_for_older(const Kernel& kernel) {
+    std::string said;
+    for (const char* gpu : kOlder) said += assemble(ptx_of(kernel, gpu).text, gpu);
+    return said;
 }
 
 std::size_t count(const std::string& text, std::string_view what) {
@@ -323,6 +333,36 @@ TEST(Nvptx, BordersOfImagesAreReadSixteenBytesAtATime) {
     }
 }
 
+TEST(Nvptx, OlderGpusTakeTheirOwnText) {
+    if (!have_ptxas()) GTEST_SKIP() << "ptxas is not installed";
+    ScheduleOptions options;
+    options.gpu = true;
+    for (const char* graph : {kSoftmax, kLoss, kCopies, kBorder}) {
+        const Plan plan = schedule(run_passes(parse_graph(graph), PassContext{}), options);
+        for (Kernel k : plan.kernels) {
+            EXPECT_EQ(assemble_for_older(k), "");
+            k.instances = 12;
+            EXPECT_EQ(assemble_for_older(k), "");
+        }
+    }
+    // Conversions of every narrow type, and what has instructions of its own on some GPUs only.
+    for (const std::string type : {"bf16", "f16", "f8e4m3", "f8e5m2"}) {
+        const auto unary = [](const char* result, const char* prim, const char* operand) {
+            return std::string("  ") + result + ": f32[512, 1024] = " + prim + "(" + operand +
+                   ")\n";
+        };
+        const std::string graph =
+            "graph(%0 \"x\": " + type + "[512, 1024]) {\n" +
+            "  %1: f32[512, 1024] = convert(%0) {dtype=f32}\n" + unary("%2", "tanh", "%1") +
+            unary("%3", "exp", "%2") + unary("%4", "erf", "%3") + unary("%5", "rsqrt", "%4") +
+            "  %6: f32[512, 1024] = maximum(%5, %1)\n" + "  %7: " + type +
+            "[512, 1024] = convert(%6) {dtype=" + type + "}\n  return %7\n}\n";
+        for (const Kernel& k :
+             schedule(run_passes(parse_graph(graph), PassContext{}), options).kernels)
+            EXPECT_EQ(assemble_for_older(k), "") << type;
+    }
+}
+
 TEST(Nvptx, LibraryFunctionsAreRefused) {
     Plan plan = plan_of(
         parse_graph("graph(%0 \"x\": f64[64]) {\n  %1: f64[64] = lgamma(%0)\n  return %1\n}\n"));
@@ -347,6 +387,7 @@ TEST(Nvptx, RandomKernelsAssemble) {
             ++kernels;
             if (have_ptxas() && kernels % 8 == 0) {
                 ASSERT_EQ(assemble(ptx.text), "") << "seed " << seed << ", kernel " << k.name;
+                ASSERT_EQ(assemble_for_older(k), "") << "seed " << seed << ", kernel " << k.name;
             }
         }
     }

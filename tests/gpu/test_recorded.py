@@ -20,6 +20,7 @@ from torch.nn.utils import stateless
 from ingot import _ingot, _options
 
 CUDA = torch.device("cuda:0")
+OLDER = ("sm_80", "sm_89")
 
 
 class Block(nn.Module):
@@ -46,10 +47,12 @@ class Block(nn.Module):
 
 
 def plan_of(
-    module: nn.Module, inputs: list[torch.Tensor], folder: pathlib.Path
+    module: nn.Module, inputs: list[torch.Tensor], folder: pathlib.Path, products: bool = True
 ) -> tuple[str, list[pathlib.Path]]:
-    """The plan's text and the files of its kernels' PTX."""
-    options = _options.resolve(None, {"debug": str(folder), "cache": False})
+    """The plan's text and the files of its kernels' PTX; others lie beside them for older GPUs."""
+    options = _options.resolve(
+        None, {"debug": str(folder), "cache": False, "gpu_products": products}
+    )
     recorder = _ingot.Recorder(options)
     named = [*module.named_parameters(), *module.named_buffers()]
     with torch.no_grad():
@@ -66,17 +69,23 @@ def plan_of(
                 recorder.compile(outputs)
     (graph,) = folder.iterdir()
     (plan,) = graph.glob("*_plan.txt")
-    return plan.read_text(), sorted(graph.glob("kernels/*.ptx"))
+    files = sorted(graph.glob("kernels/*.ptx"))
+    return plan.read_text(), [f for f in files if not f.stem.endswith(OLDER)]
 
 
 def assemble(files: list[pathlib.Path]) -> None:
+    """Kernels as ptxas takes them, and for GPUs before those all that are no products."""
     assert files
-    for file in files:
+    older = [file.with_suffix(f".{gpu}.ptx") for file in files for gpu in OLDER]
+    products = [file for file in files if "wgmma" in file.read_text()]
+    older = [file for file in older if not any(file.name.startswith(p.stem) for p in products)]
+    for file in files + older:
         assert ".entry ingot_" in file.read_text(), file.read_text()
     if shutil.which("ptxas") is None:
         pytest.skip("ptxas is not installed")
-    for file in files:
-        subprocess.run(["ptxas", "-arch=sm_90a", "-o", "/dev/null", str(file)], check=True)
+    for file in files + older:
+        arch = next((gpu for gpu in OLDER if file.name.endswith(f".{gpu}.ptx")), "sm_90a")
+        subprocess.run(["ptxas", f"-arch={arch}", "-o", "/dev/null", str(file)], check=True)
 
 
 def test_a_transformer_layer(tmp_path: pathlib.Path) -> None:
@@ -104,6 +113,16 @@ def test_a_product_is_generated_with_its_activation(tmp_path: pathlib.Path) -> N
     assert steps.count("matmul_bias(") == 1 and steps.count("kernel 0 matmul") == 1
     (product,) = [k for k in kernels if "wgmma.mma_async" in k.read_text()]
     assert ".target sm_90a" in product.read_text()
+    assemble(kernels)
+
+
+def test_older_gpus_have_no_products(tmp_path: pathlib.Path) -> None:
+    module = nn.Sequential(nn.Linear(768, 3072), nn.GELU(), nn.Linear(3072, 30523))
+    x = torch.randn(8, 128, 768).bfloat16()
+    plan, kernels = plan_of(module.bfloat16().eval(), [x], tmp_path, products=False)
+    steps = plan[plan.index("\nsteps") :]
+    assert "kernel 0 matmul" not in steps
+    assert not any("wgmma" in k.read_text() for k in kernels)
     assemble(kernels)
 
 

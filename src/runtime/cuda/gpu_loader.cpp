@@ -249,8 +249,7 @@ void GpuLoader::store(const std::vector<Job>& jobs, const std::string& pack_key)
 }
 
 std::vector<KernelLaunches> GpuLoader::load(const Plan& plan, const TextCompiler* text, int threads,
-                                            const InterruptCheck& interrupted,
-                                            CompileReport& report,
+                                            const WhileWaiting& waiting, CompileReport& report,
                                             std::vector<std::shared_ptr<const void>>& code,
                                             const codegen::GpuFormLookup& forms) {
     std::string target = jit_.cache_key() + "/sm_" + std::to_string(gpu_->capability());
@@ -269,7 +268,7 @@ std::vector<KernelLaunches> GpuLoader::load(const Plan& plan, const TextCompiler
             compile_text(jobs, *text, threads);
             std::erase_if(todo, [](KernelJob* j) { return !static_cast<Job*>(j)->images.empty(); });
         }
-        compile_on_threads(std::move(todo), threads, interrupted,
+        compile_on_threads(std::move(todo), threads, waiting,
                            [this](KernelJob& job) { compile_one(static_cast<Job&>(job)); });
         for (Job& job : jobs)
             if (!job.loaded)

@@ -15,6 +15,7 @@
 #include "runtime/cache.h"
 #include "runtime/cuda/driver_api.h"
 #include "runtime/driver.h"
+#include "runtime/kernel_jobs.h"
 
 namespace ingot::runtime::cuda {
 
@@ -48,7 +49,7 @@ class GpuLoader {
     /// `text` it comes from there where possible. `forms`: of kernels that shall have another one
     /// than the model's.
     std::vector<KernelLaunches> load(const Plan& plan, const TextCompiler* text, int threads,
-                                     const InterruptCheck& interrupted, CompileReport& report,
+                                     const WhileWaiting& waiting, CompileReport& report,
                                      std::vector<std::shared_ptr<const void>>& code,
                                      const codegen::GpuFormLookup& forms = {});
 

@@ -1,4 +1,6 @@
 // Copies, conversions and writes of whole tensors.
+#include <ATen/ops/empty_strided.h>
+
 #include "trace/known_numbers.h"
 #include "trace/lower/promote.h"
 #include "trace/mode.h"

@@ -243,10 +243,16 @@ void logical(Call& call) {
     }
     call.give(e.op(prim, values), operands.strides, operands.device);
 }
-/// PyTorch's versions differ in what a bound that is a plain NaN does: its kernel is asked.
+/// PyTorch's versions and devices differ in what a bound that is a plain NaN does: its kernel is
+/// asked. On GPUs, where it lets the number pass, one that may become NaN is fixed.
 void refuse_nan(const Call& call, std::string_view bound) {
     const c10::IValue& v = call.at(bound);
-    if (v.isDouble() && std::isnan(v.toDouble())) throw NotSupported("a bound that is NaN");
+    if (v.isTensor() || v.isNone()) return;
+    const c10::Scalar number = v.toScalar();
+    if (!number.isFloatingPoint()) return;
+    if (number.isSymbolic() && !call.tensor("self").is_cuda()) return;
+    if (std::isnan(number.toSymFloat().guard_float(__FILE__, __LINE__)))
+        throw NotSupported("a bound that is NaN");
 }
 void lower_clamp_min(Call& call) {
     refuse_nan(call, "min");

@@ -247,6 +247,45 @@ def double_backwards(w):
         w.call(twice, x)
 
 
+class Shifted(Function):
+    """Its backward reads a global number: a break."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * (x + SCALE)
+
+
+@program
+def double_backwards_through_breaks(w):
+    """An input of a segment is computed from another: each has a gradient of its own."""
+    weight = w.t(3, grad=True)
+    seen = []
+
+    def between(x):
+        y = x * weight
+        seen.append(y.sum().item())
+        return (y * x).sin() + weight * y
+
+    for function in (lambda x: Shifted.apply(Shifted.apply(x) * x), between):
+        f = steps(w, function)
+        for _ in range(2):
+            x = w.t(3, grad=True)
+
+            def twice(x, f=f):
+                (g,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+                (h,) = torch.autograd.grad(g.square().sum(), x)
+                return g, h
+
+            w.call(twice, x)
+            w.note(seen, weight.grad)
+
+
 class Dirty(Function):
     @staticmethod
     def forward(ctx, x):
