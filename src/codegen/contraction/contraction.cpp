@@ -179,7 +179,8 @@ void ContractionEmitter::tiles(Value* batch, Value* start, Value* end, Value* pa
         Value* right_part = at(b_.getInt8Ty(), right.address, b_.CreateMul(from, i64(row_bytes)));
         Value* next_step = b_.CreateUDiv(i64(row_bytes), tile_count);
         Value* share_bytes = b_.CreateMul(length, next_step);
-        Value* behind = at(b_.getInt8Ty(), right_part, b_.CreateMul(length, i64(row_bytes)));
+        Value* part_end = b_.CreateMul(b_.CreateAdd(from, length), i64(row_bytes));
+        Value* behind = at(b_.getInt8Ty(), right.packed ? right.packed : right.address, part_end);
         Value* add = b_.CreateICmpNE(from, i64(0));
         for_tiles(start, end, [&](int height, Value* row, Value* local) {
             const llvm::FunctionCallee f = kernel(height);

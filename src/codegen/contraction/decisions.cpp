@@ -177,6 +177,9 @@ void decide_vectors(Decisions& d, const Contraction& c, const TargetInfo& target
     d.skips = is_bordered_image(d.plan, c);
     if (d.skips) order_rows(d, c, target);
     d.pack_a = should_pack(d.plan, c, d.block_k > 0, d.skips);
+    constexpr std::int64_t kTilesForPairs = 3;  // from so many on it pays
+    d.pairs_once = d.plan.pairs && d.plan.b.form == OperandForm::Panels &&
+                   or_default(d.plan.m, 512) >= kTilesForPairs * d.plan.tile.rows;
     d.b_in_place = d.plan.b.form == OperandForm::Columns && !d.plan.pairs &&
                    d.plan.m.is_constant() && d.plan.m.constant() <= 2 * d.plan.tile.rows;
     if (d.plan.m.is_constant() && d.plan.m.constant() % rows != 0) {
@@ -399,7 +402,7 @@ Decisions decide(const Kernel& kernel, const TargetInfo& target) {
                                         : Expr(0));
     const int ordered_panels = d.b_as_it_lies() ? 1 : d.group;
     d.scratch.panel = place(
-        plan->b.form == OperandForm::Panels ? Expr(0)
+        plan->b.form == OperandForm::Panels && !d.pairs_once ? Expr(0)
         : d.gradient ? Expr(kWinogradTaps * d.block_rows * plan->tile.columns() * size)
                      : k_units * Expr(std::int64_t{plan->tile.columns()} * ordered_panels * size));
     const bool units = plan->by_matrix_units();

@@ -41,6 +41,8 @@ struct Decisions {
     bool pad_rest = false;  // the last tile is a full one with rows of zeros: at most 2 % of work
                             // for one micro-kernel less to compile
     bool pack_a = false;
+    // Packed panels of pairs are interleaved once for all tiles of a block, not by each of them.
+    bool pairs_once = false;
     int group = 1;                // panels of a work item; on matrix units, else one
     bool matrix_runs = false;     // on matrix units: A's runs are taken where they lie
     bool a_side_by_side = false;  // there, turned: rows of A that are neighbours lie side by side

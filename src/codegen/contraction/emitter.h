@@ -45,7 +45,7 @@ class ContractionEmitter {
         return at(b_.getInt8Ty(), base, expr(offset));
     }
     TileShape shape(int rows, int vectors) const {
-        const bool interleaved = d_.plan.b.form == OperandForm::Runs;
+        const bool interleaved = d_.plan.b.form == OperandForm::Runs || d_.pairs_once;
         return {element_,
                 d_.plan.tile.lanes,
                 vectors,
@@ -127,6 +127,7 @@ class ContractionEmitter {
     struct PanelValue {
         llvm::Value* address;
         llvm::Value* distance;
+        llvm::Value* packed = nullptr;  // where it lies packed, if it does
     };
     PanelValue panel(llvm::Value* batch, llvm::Value* index, llvm::Value* first_column,
                      llvm::Value* count, llvm::Value* out);

@@ -2,6 +2,7 @@
 // columns, operands that are computed, panels. See emitter.h.
 #include "codegen/contraction/emitter.h"
 #include "codegen/contraction/ir_loop.h"
+#include "codegen/contraction/pair_rows.h"
 
 namespace ingot::codegen {
 
@@ -245,12 +246,17 @@ ContractionEmitter::PanelValue ContractionEmitter::panel(Value* batch, Value* in
     const OperandPlan& operand = d_.plan.b;
     Value* k = units(d_.plan.k);
     Value* packed_distance = i64(columns());
-    if (operand.form == OperandForm::Panels)
-        return {
-            at(element_, first_of_b(batch), b_.CreateMul(b_.CreateMul(index, k), packed_distance)),
-            packed_distance};
+    if (operand.form == OperandForm::Panels) {
+        Value* packed =
+            at(element_, first_of_b(batch), b_.CreateMul(b_.CreateMul(index, k), packed_distance));
+        if (!d_.pairs_once) return {packed, packed_distance, packed};
+        llvm::Function* pairing = pair_rows(module_, shape(1, d_.plan.tile.vectors));
+        b_.CreateCall(pairing, {packed, k, out});
+        return {out, packed_distance, packed};
+    }
     if (operand.form == OperandForm::Columns) {
-        const auto [from, distance] = columns_in_place(batch, first_column);
+        const PanelValue lies = columns_in_place(batch, first_column);
+        Value *from = lies.address, *distance = lies.distance;
         TileShape copied = shape(1, d_.plan.tile.vectors);
         copied.element = operand_type();
         llvm::Function* copier = panel_copier(module_, copied);
