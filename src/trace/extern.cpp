@@ -176,6 +176,30 @@ bool leaves_out_weights(const c10::FunctionSchema& schema,
     return asked && !arguments[static_cast<std::size_t>(*asked)].toBool();
 }
 
+/// oneDNN's recurrent layer keeps what only its own backward can read, in memory of a size that
+/// only its kernel knows: `results` gets what one run over zeros tells of it. A layer that does not
+/// train keeps nothing.
+void add_workspace(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
+                   torch::jit::Stack& results) {
+    const c10::FunctionSchema& schema = op.schema();
+    if (schema.name() != "aten::mkldnn_rnn_layer") return;
+    const std::optional<int> trains = schema.argumentIndexWithName("train");
+    if (!trains || !arguments[static_cast<std::size_t>(*trains)].toBool()) {
+        results.back() = at::Tensor();
+        return;
+    }
+    torch::jit::Stack zeros;
+    for (const c10::IValue& v : arguments) {
+        if (v.isTensor() && v.toTensor().defined())
+            zeros.emplace_back(at::zeros(v.toTensor().sizes(), v.toTensor().options()));
+        else
+            zeros.push_back(v);
+    }
+    op.callBoxed(zeros);
+    const at::Tensor kept = zeros.back().toTensor();
+    results.back() = kept.defined() ? as_meta(kept, false) : at::Tensor();  // none without gradients
+}
+
 }  // namespace
 
 void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
@@ -216,6 +240,7 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
             return b;
         }
         op.callBoxed(meta);
+        add_workspace(op, arguments, meta);
         return b;
     };
     Builder b = [&] {

@@ -50,6 +50,9 @@ void store(Call& call, const Call::Result& result, const at::Tensor& target, boo
     ValueId value = result.fresh != kNone ? result.fresh : call.read(result.value.toTensor());
     if (!c10::canCast(to_scalar_type(e.dtype(value)), target.scalar_type()))
         throw UserError("the result type cannot be cast to the output's type");
+    // Reductions, scans and gathers insist on their type, pointwise operators convert.
+    if (resizes && to_dtype(target.scalar_type()) != e.dtype(value))
+        throw NotSupported("an output tensor of another type");
     SymInts sizes = e.sizes(value);
     if (target.sym_sizes() != c10::SymIntArrayRef(sizes)) {
         if (!resizes || target.sym_numel() != 0)

@@ -13,7 +13,9 @@ constexpr double kSqrt2OverPi = 0.79788456080286535588;
 void unary(Call& call, const Formula& f) { lower_pointwise(call, {operand(call, "self")}, {}, f); }
 
 void lower_gelu(Call& call) {
-    bool tanh = call.text("approximate") == "tanh";
+    const std::string approximate = call.text("approximate");
+    const bool tanh = approximate == "tanh";
+    if (!tanh && approximate != "none") throw UserError("gelu: approximate is none or tanh");
     unary(call, [&](Emitter& e, auto v) {
         ValueId x = v[0];
         if (!tanh) return gelu(e, x);
@@ -118,7 +120,7 @@ void lower_threshold(Call& call) {
     });
 }
 void lower_hardshrink(Call& call) {
-    double lambda = call.real_or("lambd", 0.5);
+    const double lambda = call.real_or("lambd", 0.5);
     unary(call, [&](Emitter& e, auto v) {
         ValueId inside = e.op(Prim::LogicalAnd, {e.compare(Prim::Ge, v[0], -lambda),
                                                  e.compare(Prim::Le, v[0], lambda)});
@@ -126,7 +128,8 @@ void lower_hardshrink(Call& call) {
     });
 }
 void lower_softshrink(Call& call) {
-    double lambda = call.real_or("lambd", 0.5);
+    const double lambda = call.real_or("lambd", 0.5);
+    if (!(lambda >= 0)) throw UserError("softshrink: lambda is not negative");
     unary(call, [&](Emitter& e, auto v) {
         ValueId x = v[0];
         ValueId low = e.select(e.compare(Prim::Lt, x, -lambda), e.add(x, lambda), e.mul(x, 0));

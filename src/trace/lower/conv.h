@@ -1,5 +1,7 @@
 // What a convolution's lowering and its gradients' have in common.
 #pragma once
+#include <algorithm>
+
 #include "trace/lower/promote.h"
 
 namespace ingot::trace {
@@ -13,6 +15,9 @@ inline Attrs conv_attrs(Call& call, std::size_t n) {
         if (v.size() != n) throw UserError("convolution: a parameter of the wrong length");
         return v;
     };
+    for (const char* name : {"padding", "output_padding"})
+        if (std::ranges::any_of(call.ints(name), [](std::int64_t n) { return n < 0; }))
+            throw UserError("convolution: negative padding");
     return {
         {"stride", repeated("stride")},          {"padding", to_sizes(repeated("padding"))},
         {"dilation", repeated("dilation")},      {"groups", call.integer("groups")},

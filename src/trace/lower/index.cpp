@@ -201,6 +201,8 @@ void scatter(Call& call, const std::string& reduce, bool include_self) {
         throw NotSupported("scatter of a 0-dim tensor");
     SymInts sizes = index.sym_sizes().vec();
     at::Tensor source = call.given("src") ? operand(call, "src") : operand(call, "value");
+    if (call.given("src") && source.scalar_type() != self.scalar_type())
+        throw UserError("scatter: a source of another type");
     ValueId b = value_as(call, source, type);
     if (is_wrapped(source) || source.dim() == 0) {
         b = e.expand(b, sizes);
@@ -243,6 +245,9 @@ void lower_index_write(Call& call) {
     SymInts shape = self.sym_sizes().vec();
     shape[at(dim)] = index.sym_numel();
     at::Tensor source = operand(call, kind == SliceWrite::Fill ? "value" : "source");
+    // Eager broadcasts no slices: sizes differ along dim at most, and only a value has no dims.
+    if (kind == SliceWrite::Add && source.dim() > 0 && !same(source.sym_sizes(), shape))
+        throw UserError("index_add: a source of other sizes");
     ValueId b = e.expand(value_as(call, source, type), shape);
     if (kind == SliceWrite::Add && call.given("alpha")) {
         c10::Scalar alpha = call.number("alpha");

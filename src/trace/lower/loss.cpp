@@ -87,6 +87,8 @@ void lower_nll(Call& call) {
     DType wide = e.dtype(picked);
     ValueId w = e.convert(kept, wide);
     if (weight.defined()) {
+        if (weight.scalar_type() != self.scalar_type())
+            throw UserError("nll_loss: a weight of the type of the scores");
         // Repeated as wide as self, so that both are read at the same index.
         SymInts beside(at(self.dim()), 1);
         beside[at(dim)] = self.sym_size(dim);

@@ -79,6 +79,7 @@ void lower_roll(Call& call) {
         dims = {0};
     }
     if (dims.size() != shifts.size()) throw UserError("roll: as many shifts as dims");
+    if (!flat && self.dim() == 0) throw UserError("roll: a number has no dims");
     for (std::size_t i = 0; i < dims.size(); ++i) {
         std::int64_t d = wrap_dim(dims[i], e.rank(v));
         const c10::SymInt n = e.sizes(v)[at(d)];

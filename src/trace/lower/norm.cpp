@@ -47,6 +47,7 @@ void lower_layer_norm(Call& call) {
                b = call.tensor_or_none("bias");
     Emitter& e = call.emit();
     SymInts shape = call.sizes("normalized_shape"), sizes = x.sym_sizes().vec();
+    if (shape.empty()) throw UserError("layer_norm: a shape without dims");
     if (shape.size() > sizes.size())
         throw UserError("layer_norm: shape of higher rank than the input");
     Ints dims = last_dims(x.dim(), shape.size());

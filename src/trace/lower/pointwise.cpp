@@ -325,7 +325,10 @@ void lower_rad2deg(Call& call) {
                     [](Emitter& e, auto v) { return e.mul(v[0], 57.29577951308232); });
 }
 void lower_complex(Call& call) {
-    lower_pointwise(call, {call.tensor("real"), call.tensor("imag")}, {.wide = false},
+    const at::Tensor real = call.tensor("real"), imag = call.tensor("imag");
+    if (!real.is_floating_point() || real.scalar_type() != imag.scalar_type())
+        throw UserError("complex: two float tensors of one type");
+    lower_pointwise(call, {real, imag}, {.wide = false},
                     [](Emitter& e, auto v) { return e.op(Prim::Complex, {v[0], v[1]}); });
 }
 

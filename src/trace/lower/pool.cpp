@@ -106,6 +106,11 @@ void lower_max_pool(Call& call) {
     at::Tensor self = call.tensor("self");
     Emitter& e = call.emit();
     Windows w(call, self, n);
+    // Only a batch may be empty.
+    const std::int64_t inner = self.dim() - static_cast<std::int64_t>(n) - 1;
+    if (inner > 1) throw UserError("max pooling: too many dims");
+    for (std::int64_t d = inner; d < self.dim(); ++d)
+        if (self.sym_size(d) == 0) throw UserError("max pooling: an image without elements");
     DType type = to_dtype(self.scalar_type());
     ValueId x = call.read(self);
     // The indices come from a node of its own, dead unless somebody, such as a backward, reads

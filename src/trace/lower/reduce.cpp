@@ -25,6 +25,7 @@ struct Reduction {
             std::iota(dims.begin(), dims.end(), 0);
         }
         if (self.dim() == 0) dims.clear();
+        if (self.dim() > 64) throw UserError("a reduction of more than 64 dims");
         std::sort(dims.begin(), dims.end());
         if (std::adjacent_find(dims.begin(), dims.end()) != dims.end())
             throw UserError("a dim appears twice in a reduction");

@@ -43,6 +43,9 @@ void lower_lerp(Call& call) {
 void lower_masked_fill(Call& call) {
     at::Tensor self = call.tensor("self"), mask = call.tensor("mask");
     at::Tensor value = operand(call, "value");
+    if (value.dim() > 0) throw UserError("masked_fill: a value of one element without dims");
+    if (value.is_complex() && !self.is_complex())
+        throw UserError("masked_fill: a complex value for a real tensor");
     Emitter& e = call.emit();
     Layout a = layout_of(self), m = layout_of(mask);
     SymInts shape = broadcast_sizes(a.sizes, m.sizes);
