@@ -16,9 +16,8 @@ llvm::Function* pair_rows(llvm::Module& module, const TileShape& tile) {
     llvm::IRBuilder<> b(module.getContext());
     auto* ptr = b.getPtrTy();
     auto* i64 = b.getInt64Ty();
-    auto [f, is_new] =
-        shared_function(module, "ingot_pair_rows_" + std::to_string(tile.columns()),
-                        {ptr, i64, ptr});
+    auto [f, is_new] = shared_function(module, "ingot_pair_rows_" + std::to_string(tile.columns()),
+                                       {ptr, i64, ptr});
     if (!is_new) return f;
     b.SetInsertPoint(&f->getEntryBlock());
     const auto columns = static_cast<unsigned>(tile.columns());
