@@ -197,7 +197,8 @@ void add_workspace(const c10::OperatorHandle& op, std::span<const c10::IValue> a
     }
     op.callBoxed(zeros);
     const at::Tensor kept = zeros.back().toTensor();
-    results.back() = kept.defined() ? as_meta(kept, false) : at::Tensor();  // none without gradients
+    results.back() =
+        kept.defined() ? as_meta(kept, false) : at::Tensor();  // none without gradients
 }
 
 }  // namespace

@@ -141,7 +141,7 @@ def _again(module: nn.Module, inputs: list[torch.Tensor]):
             for x, f in zip(inputs, factors, strict=True)
         ]
         ways = [(True, False), (False, False), (False, True)]
-        yield tuple(sum(steps(module, stretched, *way), []) for way in ways)
+        yield tuple([t for shown in steps(module, stretched, *way) for t in shown] for way in ways)
 
 
 def check(seed: int) -> str:

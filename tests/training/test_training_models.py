@@ -229,7 +229,7 @@ LOSSES = {
 
 
 # Dynamo leaves these, or what they ask of their arguments, to Python.
-BREAKS = {"CTC", "GaussianNLL", "MultiLabelMargin", "MultiMargin", "lstm", "gru"}
+BREAKS = {"CTC", "GaussianNLL", "MultiLabelMargin", "MultiMargin"}
 
 
 def compiled_whole_or_not(name: str, function: Callable) -> Callable:
