@@ -5,7 +5,7 @@ see is compared: results, gradients (also which are None), buffers and inputs af
 strides, exceptions. Floats may be twice as far from a float64 run as eager's are. What falls back
 has to give the same; the reasons are counted.
 
-Used by test_modules.py and test_refused_calls.py; run as a program it prints what differs:
+Used by test_modules.py and test_swept.py; run as a program it prints what differs:
     python tests/training/sweep.py operators [--only PATTERN] [--dtypes float32] [--samples 6]
 """
 

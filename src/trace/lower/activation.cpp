@@ -160,6 +160,10 @@ void lower_glu(Call& call) {
 void backward(Call& call, const char* second, const Formula& f) {
     lower_pointwise(call, {call.tensor("grad_output"), call.tensor(second)}, {}, f);
 }
+/// The conjugate, where there is one: a gradient is multiplied by the conjugate of the derivative.
+ValueId conjugate(Emitter& e, ValueId v) {
+    return is_complex(e.dtype(v)) ? e.op(Prim::Conj, {v}) : v;
+}
 void lower_threshold_backward(Call& call) {
     double threshold = call.real("threshold");
     backward(call, "self", [&](Emitter& e, auto v) {
@@ -168,12 +172,12 @@ void lower_threshold_backward(Call& call) {
 }
 void lower_sigmoid_backward(Call& call) {
     backward(call, "output", [](Emitter& e, auto v) {
-        return e.mul(v[0], e.mul(e.sub(e.number(v[1], 1), v[1]), v[1]));
+        return e.mul(v[0], conjugate(e, e.mul(e.sub(e.number(v[1], 1), v[1]), v[1])));
     });
 }
 void lower_tanh_backward(Call& call) {
     backward(call, "output", [](Emitter& e, auto v) {
-        return e.mul(v[0], e.sub(e.number(v[1], 1), e.mul(v[1], v[1])));
+        return e.mul(v[0], conjugate(e, e.sub(e.number(v[1], 1), e.mul(v[1], v[1]))));
     });
 }
 void lower_gelu_backward(Call& call) {

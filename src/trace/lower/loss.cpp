@@ -46,7 +46,8 @@ void lower_smooth_l1(Call& call) {
     });
 }
 void lower_huber(Call& call) {
-    double delta = call.real_or("delta", 1);
+    const double delta = call.real_or("delta", 1);
+    if (!(delta > 0)) throw UserError("huber_loss: delta is positive");
     reduced(call, "target", [&](Emitter& e, ValueId a, ValueId b) {
         ValueId d = e.op(Prim::Abs, {e.sub(a, b)});
         ValueId near = e.mul(e.mul(d, d), 0.5);

@@ -292,31 +292,32 @@ double cubic_far(double x) {
     constexpr double a = -0.75;
     return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
 }
+/// `Real` is the type in which eager computes ratios and positions: f64 for blends of f64.
+template <class Real>
 Taps taps(Sampling mode, std::int64_t in, std::int64_t out, bool align,
           std::optional<double> scale) {
     std::size_t count = mode == Sampling::Cubic ? 4 : mode == Sampling::Linear ? 2 : 1;
     Taps t{std::vector<std::vector<double>>(count), std::vector<std::vector<double>>(count)};
-    // Eager computes the ratio and positions in f32.
-    float ratio = align
-                      ? (out > 1 ? static_cast<float>(in - 1) / static_cast<float>(out - 1) : 0.0f)
-                  : scale && *scale > 0 ? static_cast<float>(1.0 / *scale)
-                                        : static_cast<float>(in) / static_cast<float>(out);
+    Real ratio = align
+                     ? (out > 1 ? static_cast<Real>(in - 1) / static_cast<Real>(out - 1) : Real{0})
+                 : scale && *scale > 0 ? static_cast<Real>(1.0 / *scale)
+                                       : static_cast<Real>(in) / static_cast<Real>(out);
     for (std::int64_t o = 0; o < out; ++o) {
-        auto position = static_cast<float>(o);
+        auto position = static_cast<Real>(o);
         auto clamp = [&](std::int64_t i) {
             return static_cast<double>(std::clamp<std::int64_t>(i, 0, in - 1));
         };
         if (count == 1) {
-            float p = mode == Sampling::Nearest ? position * ratio : (position + 0.5f) * ratio;
+            Real p = mode == Sampling::Nearest ? position * ratio : (position + Real{0.5}) * ratio;
             t.index[0].push_back(clamp(static_cast<std::int64_t>(std::floor(p))));
             t.weight[0].push_back(1);
             continue;
         }
-        float p = align ? ratio * position : ratio * (position + 0.5f) - 0.5f;
+        Real p = align ? ratio * position : ratio * (position + Real{0.5}) - Real{0.5};
         if (mode == Sampling::Linear && p < 0) p = 0;
         auto base = static_cast<std::int64_t>(std::floor(p));
         if (mode == Sampling::Linear) base = std::min(base, in - 1);
-        double f = p - static_cast<float>(base);
+        double f = p - static_cast<Real>(base);
         if (mode == Sampling::Linear) f = std::clamp(f, 0.0, 1.0);
         double linear[] = {1 - f, f};
         double cubic[] = {cubic_far(f + 1), cubic_near(f), cubic_near(1 - f), cubic_far(2 - f)};
@@ -361,7 +362,9 @@ void lower_upsample(Call& call) {
         std::int64_t d = self.dim() - static_cast<std::int64_t>(n - i), size = self.size(d);
         if (size <= 0 || out[i] <= 0) throw UserError("upsampling: sizes must be positive");
         if (size == out[i] && (!scales[i] || *scales[i] == 1)) continue;
-        Taps t = taps(mode, size, out[i], align, scales[i]);
+        const Taps t = blends && type == DType::F64
+                           ? taps<double>(mode, size, out[i], align, scales[i])
+                           : taps<float>(mode, size, out[i], align, scales[i]);
         std::optional<ValueId> sum;
         for (std::size_t k = 0; k < t.index.size(); ++k) {
             ValueId v =

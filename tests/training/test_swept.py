@@ -1,4 +1,4 @@
-"""What eager refuses, a compiled call refuses (the database's error inputs); recurrent layers."""
+"""What sweeps found: refused calls, recurrent layers, complex gradients, doubles."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ NAMES = [
     "nn.functional.max_pool2d",
     "nn.functional.softshrink",
     "nn.functional.nll_loss",
+    "nn.functional.huber_loss",
 ]
 
 
@@ -55,3 +56,23 @@ def test_recurrent_layer_is_one_program(bias, bidirectional):
     with torch.no_grad():
         torch.testing.assert_close(compiled(x)[0], layer(x)[0])
     assert not ingot.stats().reasons
+
+
+def compare_samples(name, dtype):
+    operators = list(sweep.differentiable_operators(name))
+    assert operators, name
+    for op in operators:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = sweep.judge(sweep.operator_cases(op, dtype, 3), Counter(), Counter())
+        assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "nn.functional.tanhshrink"])
+def test_complex_gradients_conjugate(name):
+    compare_samples(name, torch.complex64)
+
+
+@pytest.mark.parametrize("kind", ["linear", "bilinear", "trilinear", "bicubic"])
+def test_doubles_are_interpolated_as_doubles(kind):
+    compare_samples(f"nn.functional.interpolate.{kind}", torch.float64)
