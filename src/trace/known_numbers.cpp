@@ -1,10 +1,6 @@
 // See known_numbers.h.
 #include "trace/known_numbers.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/PythonDispatcherTLS.h>
-
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
@@ -13,6 +9,7 @@
 #include "trace/promise.h"
 #include "trace/replay.h"
 #include "trace/tensors.h"
+#include "trace/unrecorded.h"
 
 namespace ingot::trace {
 namespace {
@@ -22,23 +19,6 @@ constexpr std::int64_t kMostNumbers = 4096;
 constexpr std::size_t kMostCalls = 64;
 
 using Tensors = std::unordered_set<const c10::TensorImpl*>;
-
-/// Operators as they are: below autograd, and unseen by what records this thread.
-class Unrecorded {
-  public:
-    Unrecorded() : dispatcher_(c10::impl::PythonDispatcherTLS::get_state()) {
-        c10::impl::PythonDispatcherTLS::reset_state();
-    }
-    ~Unrecorded() { c10::impl::PythonDispatcherTLS::set_state(dispatcher_); }
-    Unrecorded(const Unrecorded&) = delete;
-    Unrecorded& operator=(const Unrecorded&) = delete;
-
-  private:
-    c10::impl::PyInterpreter* dispatcher_;
-    c10::impl::ExcludeDispatchKeyGuard modes_{
-        c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
-    at::AutoDispatchBelowADInplaceOrView autograd_;
-};
 
 bool is_small(const at::Tensor& t) {
     return t.defined() && t.device().is_cpu() && t.layout() == c10::kStrided &&
