@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -73,6 +73,14 @@ def stats() -> Stats:
         found.fallbacks += sum(captured["reasons"].values())
         found.reasons += captured["reasons"]
     return found
+
+
+def reset() -> None:
+    """Start counting anew."""
+    with _lock:
+        for each in fields(Stats):
+            setattr(_stats, each.name, getattr(Stats(), each.name))
+    _triton.reset()
 
 
 def _say_once(line: str) -> None:

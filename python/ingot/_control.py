@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import _doors
+from . import _backend, _doors
 from ._module import wrap_module
 from ._original import original
 from ._settings import Settings
@@ -75,6 +75,7 @@ def assume_constant_result(fn: Callable) -> Callable:
 
 
 def reset() -> None:
-    """Forget everything compiled in this process, and start counting recordings anew."""
+    """Forget everything compiled in this process, and start the counters of `stats` anew."""
     for door in _doors.DOORS:
         door.reset()
+    _backend.reset()

@@ -133,3 +133,11 @@ def counts() -> tuple[int, dict[str, int]]:
     """What `count` was told, summed."""
     with _lock:
         return _compiled, dict(_refused)
+
+
+def reset() -> None:
+    """Start counting anew."""
+    global _compiled
+    with _lock:
+        _compiled = 0
+        _refused.clear()

@@ -83,7 +83,11 @@ PyObject* counters(PyObject*, PyObject*) {
 
 PyObject* reset(PyObject*, PyObject*) {
     const auto all = state().captured;
-    for (PyObject* o : all) forget(o);
+    for (PyObject* o : all) {
+        forget(o);
+        *reinterpret_cast<CapturedObject*>(o)->counters = {};
+    }
+    state().dropped = {};
     state().reasons.clear();
     return Py_NewRef(Py_None);
 }

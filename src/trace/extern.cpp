@@ -155,6 +155,14 @@ bool misplaced_by_meta(const c10::OperatorHandle& op) {
     return std::find(std::begin(kOperators), std::end(kOperators), name) != std::end(kOperators);
 }
 
+/// The gradient of complex eigenvectors is defined only for what does not depend on their phases:
+/// eager's looks at the data whether it is, and raises if not. It leaves that out on promises.
+bool gradient_checks_data(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+    if (op.schema().name() != "aten::_linalg_eigh" || !at::GradMode::is_enabled()) return false;
+    const at::Tensor& matrix = arguments[0].toTensor();
+    return matrix.is_complex() && matrix.requires_grad();
+}
+
 /// Gradients of pooling lie as the image does whose gradient they are; their meta functions, which
 /// say the same, insist on numbers. The image's argument, or nothing for any other operator.
 std::optional<int> image_of_pooling(const c10::FunctionSchema& schema) {
@@ -216,6 +224,7 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
         throw NotSupported("it looks beyond its operand into the storage");
     std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(count),
                                        stack.end());
+    if (gradient_checks_data(op, arguments)) throw NotSupported("its gradient checks the data");
     for (c10::IValue& v : arguments) {  // floats are numbers to a call
         if (v.isSymFloat()) v = v.toSymFloat().guard_float(__FILE__, __LINE__);
         if (!v.isTensor() || !v.toTensor().defined()) continue;

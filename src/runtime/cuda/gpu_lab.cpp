@@ -138,9 +138,9 @@ void GpuLab::fill(std::byte* at, DType type, std::size_t bytes) {
     if (bytes == 0) return;
     const auto first = pattern(type, bytes);
     if (!first) return require(gpu_->api().fill(address(at), 0, bytes, stream_), "clearing memory");
-    // The driver has read what it is given when this returns.
     require(gpu_->api().copy_in(address(at), first->data(), first->size(), stream_),
             "copying to the GPU");
+    wait();  // a driver may still be reading memory that is not pinned
     for (std::size_t done = first->size(); done < bytes; done *= 2)
         copy(at + done, at, std::min(done, bytes - done));
 }

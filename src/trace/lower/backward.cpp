@@ -283,7 +283,8 @@ void lower_hardsigmoid_backward(Call& call) {
     lower_activation_backward(call, "self", [](Emitter& e, auto v) {
         ValueId inside =
             e.op(Prim::LogicalAnd, {e.compare(Prim::Gt, v[1], -3), e.compare(Prim::Lt, v[1], 3)});
-        return e.select(inside, e.div(v[0], 6.0), e.number(v[0], 0));
+        // Eager multiplies, by a sixth that is rounded to f32 in all types.
+        return e.select(inside, e.mul(v[0], static_cast<double>(1.0f / 6.0f)), e.number(v[0], 0));
     });
 }
 void lower_elu_backward(Call& call) {
