@@ -72,6 +72,11 @@ struct Use {
     bool random = false;    // read at computed indices
 };
 
+/// PyTorch's tensors cannot step backwards, as a flip would.
+bool steps_forward(const StridedView& view) {
+    return std::ranges::all_of(view.strides, [](Expr s) { return s.range().lo >= 0; });
+}
+
 // Where `v` lies, if it is a strided view (`matrices`: each of its matrices is).
 std::optional<StridedView> operand_view(const Graph& g, const Layouts& layouts, ValueId v,
                                         bool matrices) {
@@ -79,9 +84,7 @@ std::optional<StridedView> operand_view(const Graph& g, const Layouts& layouts, 
     auto view = strided_view(
         g, v, [&](ValueId at) { return layouts.keeps(at); },
         [&](ValueId at) { return layouts.strides(at); }, matrices && rank > 2 ? rank - 2 : 0);
-    // PyTorch's tensors cannot step backwards, as a flip would.
-    if (view && !std::ranges::all_of(view->strides, [](Expr s) { return s.range().lo >= 0; }))
-        view.reset();
+    if (view && !steps_forward(*view)) view.reset();
     return view;
 }
 
@@ -130,6 +133,8 @@ class Placer {
             loads_[in.value] = 1;
         }
         for (NodeId id = 0; id < g_.nodes().size(); ++id) visit(id);
+        while (keep_operands()) {
+        }
         return std::move(p_);
     }
 
@@ -220,6 +225,27 @@ class Placer {
             if (!view->offset.is(0) || view->strides != contiguous_strides(g_.type(v).sizes))
                 view.reset();
         p_.needs_memory[view ? view->source : v] = true;
+    }
+
+    // An operand was to be a view of a value further back, but one between them has got memory
+    // since, for other readers, of which it is none: it gets memory too. True if there was such a
+    // one.
+    bool keep_operands() {
+        bool found = false;
+        for (NodeId id = 0; id < g_.nodes().size(); ++id) {
+            const Node& n = g_.node(id);
+            if (p_.contracts[id] || has_loop_form(g_, n)) continue;
+            for (ValueId v : n.operands) {
+                if (p_.home[v] != Home::Inlined) continue;
+                const auto view = strided_view(
+                    g_, v, [&](ValueId at) { return p_.home[at] != Home::Inlined; },
+                    [&](ValueId at) { return layouts_.strides(at); });
+                if (view && steps_forward(*view)) continue;
+                p_.needs_memory[v] = found = true;
+                anchor(v);
+            }
+        }
+        return found;
     }
 
     void visit(NodeId id) {

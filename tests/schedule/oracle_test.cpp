@@ -707,5 +707,26 @@ TEST(ScheduleOracle, LaunchesOfOneKernelAreOne) {
     })) << to_string(batched);
 }
 
+// The product wants the slice of all heads in memory, of whose rows the channels that the
+// convolution reads are no strided view any more, as they were of the input.
+TEST(ScheduleOracle, AViewOfWhatHasGotMemoryForAnother) {
+    verify(parse_graph(R"(graph(
+    %0 "qkv": f32[2, 785, 3, 8, 8],
+    %1 "grad": f32[2, 64, 28, 28],
+    %2 "scores": f32[16, 8, 8]) {
+  %3: f32[3, 2, 8, 785, 8] = permute(%0) {dims=(2, 0, 3, 1, 4)}
+  %4: f32[1, 2, 8, 785, 8] = slice(%3) {starts=(2, 0, 0, 0, 0), ends=(3, 2, 8, 785, 8), steps=(1, 1, 1, 1, 1)}
+  %5: f32[2, 8, 785, 8] = reshape(%4) {sizes=(2, 8, 785, 8)}
+  %6: f32[2, 8, 784, 8] = slice(%5) {starts=(0, 0, 1, 0), ends=(2, 8, 785, 8), steps=(1, 1, 1, 1)}
+  %7: f32[2, 8, 8, 784] = permute(%6) {dims=(0, 1, 3, 2)}
+  %8: f32[2, 64, 28, 28] = reshape(%7) {sizes=(2, 64, 28, 28)}
+  %9: f32[64, 1, 3, 3] = conv_grad_weight(%1, %8) {stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=64, transposed=false, output_padding=(0, 0), sizes=(64, 1, 3, 3)}
+  %10: f32[16, 785, 8] = reshape(%4) {sizes=(16, 785, 8)}
+  %11: f32[16, 8, 785] = permute(%10) {dims=(0, 2, 1)}
+  %12: f32[16, 8, 785] = matmul(%2, %11)
+  return %9, %12
+})"));
+}
+
 }  // namespace
 }  // namespace ingot

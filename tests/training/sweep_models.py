@@ -1,12 +1,12 @@
 """Training steps of whole models, compiled and eager, from the libraries that people train with.
 
-    python tests/training/sweep_models.py timm|torchvision|transformers [--only PATTERN] [--autocast]
+    python tests/training/sweep_models.py timm|torchvision|transformers [--only PATTERN]
 
-One model of each family of timm and torchvision and every configuration of transformers, made small,
-with random weights: a forward and a backward of a loss over all results, in training mode, without
-what is drawn at random (dropout at zero). Results, gradients and buffers are compared with eager's;
-where they differ by more than a few roundings, with a float64 run. Prints what differs and what did
-not compile. Takes about an hour in all; the models of the tests are in test_training_models.py.
+One model of each family of timm, all of torchvision and every configuration of transformers, made
+small, with random weights: a forward and a backward of a loss over all results, in training mode,
+without what is drawn at random (dropout at zero). Results, gradients and buffers are compared with
+eager's; where they differ by more than roundings, both with a float64 run. Prints what differs and
+what did not compile. Takes an hour or two; the models of the tests are in test_training_models.py.
 """
 
 from __future__ import annotations
@@ -51,7 +51,19 @@ def without_randomness(module: torch.nn.Module) -> torch.nn.Module:
 
 # The libraries ----------------------------------------------------------------------------------
 
-SMALL_NAMES = ("test_", "atto", "femto", "pico", "xxs", "xx_small", "nano", "tiny", "18", "_s", "b0")
+SMALL_NAMES = (
+    "test_",
+    "atto",
+    "femto",
+    "pico",
+    "xxs",
+    "xx_small",
+    "nano",
+    "tiny",
+    "18",
+    "_s",
+    "b0",
+)
 
 
 def timm_subjects() -> Iterator[Subject]:
@@ -77,8 +89,7 @@ def timm_subjects() -> Iterator[Subject]:
 
 def torchvision_subjects() -> Iterator[Subject]:
     models = import_torchvision().models
-    names = [n for n in models.list_models(module=models)]
-    for name in names:
+    for name in models.list_models(module=models):
 
         def build(name: str = name):
             module = models.get_model(name, num_classes=10, weights=None)
@@ -269,7 +280,10 @@ def worse(
     for group, name in suspects:
         key = group, name
         room = 4 * eps if theirs[key] else 1e4 * eps
-        if not mine[key] <= 2 * theirs[key] + room * norms[key]:
+        # What is zero but for roundings, as the gradient of a key's bias, is as uncertain as the
+        # largest beside it.
+        least = 1e-3 * eps * max(n for (g, _), n in norms.items() if g == group)
+        if not mine[key] <= 2 * theirs[key] + room * norms[key] + least:
             word = ("result", "gradient", "buffer")[group]
             found.append(
                 f"{word} {name}: error {mine[key]:.2e}, eager {theirs[key]:.2e}, "
@@ -319,7 +333,7 @@ def main() -> int:
         state = "differs" if found else "compiled" if not stats.reasons else "fell back"
         counts[state] += 1
         print(f"{subject.name}: {state}, {stats.graphs} graphs, {stats.breaks} breaks", flush=True)
-        for line in (found[:6] if found else [r[:160] for r in stats.reasons[:3]]):
+        for line in found[:6] if found else [r[:160] for r in stats.reasons[:3]]:
             print(f"    {line}", flush=True)
     print(dict(counts))
     return 1 if counts["differs"] else 0
