@@ -17,7 +17,8 @@ namespace ingot::codegen {
 
 namespace {
 
-constexpr std::int64_t kLongSum = 64;  // additions to one accumulator that need no second level
+constexpr std::int64_t kLongSum = 16;      // additions to one accumulator that need no second level
+constexpr std::int64_t kNarrowBlock = 16;  // of f32 before they are flushed into f64
 constexpr std::int64_t kLeastBlock = 16, kUsualBlock = 64;  // additions before one is flushed
 constexpr std::int64_t kUnrollLimit = 64;
 
@@ -328,8 +329,9 @@ class NestEmitter {
         results_.push_back(std::move(results));
     }
 
-    /// After how many additions an accumulator is flushed; 0 where it takes few. Errors grow with
-    /// the additions at both levels, so that both have about the root of them all.
+    /// After how many additions an accumulator is flushed; 0 where it takes few. Sums of f32 are
+    /// flushed into f64, which makes the errors those of a block. Otherwise they grow with the
+    /// additions at both levels, so that both have about the root of them all.
     static std::int64_t sum_block(const Phase& phase, unsigned lanes) {
         if (std::ranges::none_of(phase.reductions, is_rounded_sum)) return 0;
         Expr count(1);
@@ -338,6 +340,10 @@ class NestEmitter {
         const std::int64_t additions = count.constant() / static_cast<std::int64_t>(lanes);
         if (additions <= kLongSum) return 0;
         std::int64_t block = kLeastBlock;
+        const auto stays = [](const Reduction& r) {
+            return is_rounded_sum(r) && r.dtype != DType::F32 && r.dtype != DType::C64;
+        };
+        if (std::ranges::none_of(phase.reductions, stays)) return kNarrowBlock;
         while (block * block < additions) block *= 2;
         return block;
     }
@@ -354,8 +360,7 @@ class NestEmitter {
         const Loop& loop = phase.loops[depth];
         if (s.vector == depth)
             vector_level(s, depth);
-        else if (loop.kind == LoopKind::Unroll && loop.extent.is_constant() &&
-                 loop.extent.constant() <= kUnrollLimit)
+        else if (is_unrolled(loop))
             unrolled_level(s, depth);
         else
             serial_level(s, depth);
@@ -397,9 +402,8 @@ class NestEmitter {
                 index_.leave_scope();
             });
         };
-        const bool sums_here = s.block > 0 && !s.vector && depth + 1 == s.phase->loops.size();
-        if (sums_here)
-            in_blocks(s, num(0), extent, s.block, run);
+        if (s.block > 0 && !s.vector && is_last_serial(s, depth))
+            in_blocks(s, num(0), extent, block_around(s, depth), run);
         else
             run(num(0), extent);
     }
@@ -415,7 +419,7 @@ class NestEmitter {
         };
         const bool none = loop.extent.is_constant() && loop.extent.constant() < lanes;
         if (s.block > 0 && !none)
-            in_blocks(s, num(0), middle, s.block * lanes, run);
+            in_blocks(s, num(0), middle, block_around(s, depth) * lanes, run);
         else if (!none)
             run(num(0), middle);
         if (lanes == 1 || (loop.extent.is_constant() && loop.extent.constant() % lanes == 0))
@@ -425,6 +429,24 @@ class NestEmitter {
         run_vectors(loop, middle, extent, rest, rest > 1 ? extent : nullptr, inner);
         if (s.block > 0) s.sums->flush();
         s.sums = main;
+    }
+
+    static bool is_unrolled(const Loop& loop) {
+        return loop.kind == LoopKind::Unroll && loop.extent.is_constant() &&
+               loop.extent.constant() <= kUnrollLimit;
+    }
+    static bool is_last_serial(const PhaseState& s, std::size_t depth) {
+        return std::all_of(s.phase->loops.begin() + static_cast<std::ptrdiff_t>(depth) + 1,
+                           s.phase->loops.end(), is_unrolled);
+    }
+    /// How often the loop at `depth` goes round between two flushes: each time its inner loops add.
+    static std::int64_t block_around(const PhaseState& s, std::size_t depth) {
+        std::int64_t inside = 1;
+        for (std::size_t d = depth + 1; d < s.phase->loops.size(); ++d) {
+            const Expr extent = s.phase->loops[d].extent;
+            if (extent.is_constant()) inside = std::min(inside * extent.constant(), s.block);
+        }
+        return std::max<std::int64_t>(s.block / std::max<std::int64_t>(inside, 1), 1);
     }
 
     /// run(first, last) on pieces of at most `block`, the sums flushed after each.

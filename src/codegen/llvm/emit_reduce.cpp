@@ -147,11 +147,21 @@ Accumulators::Accumulators(EmitContext& c, const Phase& phase, unsigned lanes, b
     : c_(c), phase_(phase), reductions_(phase.reductions), lanes_(lanes), two_levels_(two_levels) {
     for (const Reduction& r : reductions_) {
         first_.push_back(make(r));
-        second_.push_back(has_second(r) ? make(r) : Slot());
+        second_.push_back(has_second(r) ? make(wider(r)) : Slot());
     }
 }
 
 bool Accumulators::has_second(const Reduction& r) const { return two_levels_ && is_rounded_sum(r); }
+
+Reduction Accumulators::wider(Reduction r) {
+    if (r.dtype == DType::F32) r.dtype = DType::F64;
+    if (r.dtype == DType::C64) r.dtype = DType::C128;
+    return r;
+}
+
+Partial Accumulators::converted(const Partial& p, DType from, DType to) {
+    return {from == to ? p.value : convert(c_, from, to, p.value), p.index};
+}
 
 Accumulators::Slot Accumulators::make(const Reduction& r) {
     const Partial start = identity(c_, r, lanes_, has_short_indices(phase_, r));
@@ -201,14 +211,20 @@ void Accumulators::add(std::size_t r, Partial next, IrValue active) {
 void Accumulators::flush() {
     for (std::size_t i = 0; i < reductions_.size(); ++i) {
         if (!has_second(reductions_[i])) continue;
-        store(second_[i], combine(c_, reductions_[i], load(second_[i]), load(first_[i])));
-        store(first_[i], identity(c_, reductions_[i], lanes_));
+        const Reduction &first = reductions_[i], second = wider(first);
+        store(second_[i], combine(c_, second, load(second_[i]),
+                                  converted(load(first_[i]), first.dtype, second.dtype)));
+        store(first_[i], identity(c_, first, lanes_));
     }
 }
 
 Partial Accumulators::get(std::size_t r) {
     Partial p = load(first_[r]);
-    if (has_second(reductions_[r])) p = combine(c_, reductions_[r], p, load(second_[r]));
+    if (const Reduction& first = reductions_[r]; has_second(first)) {
+        const Reduction second = wider(first);
+        p = combine(c_, second, converted(p, first.dtype, second.dtype), load(second_[r]));
+        p = converted(p, second.dtype, first.dtype);
+    }
     if (p.index) p.index = with_bits(c_.b, p.index, 64);
     return p;
 }

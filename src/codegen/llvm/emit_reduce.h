@@ -1,6 +1,7 @@
 // Accumulators of reductions: what they start with, how an element is combined in, how lanes are
-// combined in the end. Long sums keep a second level of partial sums, so that rounding errors grow
-// with the square root of the length at most, as in eager's cascade. Used by the loop nests.
+// combined in the end. Long sums keep a second level of partial sums, of f64 for those of f32, so
+// that their errors are those of a block however long they are; eager's cascade has more levels.
+// Used by the loop nests.
 #pragma once
 #include <optional>
 #include <vector>
@@ -47,6 +48,9 @@ class Accumulators {
         llvm::Type* index_type = nullptr;
     };
     Slot make(const Reduction& r);
+    /// Of the second level.
+    static Reduction wider(Reduction r);
+    Partial converted(const Partial& p, DType from, DType to);
     Partial load(const Slot& s);
     void store(const Slot& s, const Partial& p);
     bool has_second(const Reduction& r) const;

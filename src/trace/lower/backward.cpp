@@ -177,14 +177,8 @@ void lower_batch_norm_backward(Call& call) {
     n.normalised = e.mul(e.sub(v, channels(mean)), n.rstd);
     ValueId weight = w.defined() ? e.convert(call.read(w), wide) : kNone;
     // The weight is a channel's, so that the gradients of all three are made of two sums.
-    // Before a pooling all of a plane's terms are the same number, so that their roundings add up
-    // in one direction, and the other gradients all contain the sums: eager's are in f64 here too.
-    const bool exactly = x.device().is_cpu() && wide == DType::F32;
-    const auto sum = [&](ValueId terms) {
-        if (!exactly) return e.reduce(Prim::Sum, terms, dims, false);
-        return e.convert(e.reduce(Prim::Sum, e.convert(terms, DType::F64), dims, false), wide);
-    };
-    const ValueId of_bias = sum(n.grad), of_weight = sum(e.mul(n.grad, n.normalised));
+    const ValueId of_bias = e.reduce(Prim::Sum, n.grad, dims, false);
+    const ValueId of_weight = e.reduce(Prim::Sum, e.mul(n.grad, n.normalised), dims, false);
     if (wanted(call, 0)) {
         ValueId dx = n.grad;
         if (training) {
@@ -201,9 +195,9 @@ void lower_batch_norm_backward(Call& call) {
         call.give(at::Tensor());
     }
     DType parameters = w.defined() ? to_dtype(w.scalar_type()) : to_dtype(x.scalar_type());
-    auto parameter = [&](std::size_t index, ValueId gradient) {
+    auto parameter = [&](std::size_t index, ValueId sum) {
         if (!wanted(call, index)) return call.give(at::Tensor());
-        call.give(e.convert(gradient, parameters), {1}, x.device());
+        call.give(e.convert(sum, parameters), {1}, x.device());
     };
     parameter(1, of_weight);
     parameter(2, of_bias);

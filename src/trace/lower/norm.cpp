@@ -77,6 +77,7 @@ void lower_group_norm(Call& call) {
     SymInts sizes = x.sym_sizes().vec(), grouped{n, g, c / g, hw};
     ValueId v = e.reshape(e.widen(call.read(x)), grouped);
     Moments m = moments(e, v, {2, 3});
+    if (x.device().is_cpu()) m.mean = refined_mean(e, v, m.mean, {2, 3}, c / g * hw);
     ValueId rstd = inverse_root(e, m.variance, call.real("eps"));
     ValueId y = e.mul(e.sub(v, e.spread(m.mean, {2, 3}, grouped)), e.spread(rstd, {2, 3}, grouped));
     auto parameter = [&](const at::Tensor& p) {
@@ -114,6 +115,7 @@ void lower_batch_norm(Call& call) {
     ValueId mean, variance;
     if (training) {
         Moments m = moments(e, v, dims);
+        if (x.device().is_cpu()) m.mean = refined_mean(e, v, m.mean, dims, numel(sizes) / c.max(1));
         mean = m.mean;
         variance = m.variance;
     } else {
