@@ -42,6 +42,23 @@ def test_errors(name):
     assert not found, "\n".join(found)
 
 
+# Where a gradient was missing, or an error that eager's gradient raises for what the data are.
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("cat", torch.float32),
+        ("linalg.eigh", torch.complex64),
+        ("nn.functional.hardsigmoid", torch.float64),
+    ],
+)
+def test_samples(name, dtype):
+    op = next(o for o in sweep.differentiable_operators(name))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = sweep.judge(sweep.operator_cases(op, dtype, 8), Counter(), Counter())
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_recurrent_layer_is_one_program(bias, bidirectional):

@@ -16,8 +16,12 @@ void lower_cat(Call& call) {
     c10::ScalarType type = common_type(tensors);
     // 1-d tensors of size 0 are skipped, whatever the others' rank.
     std::vector<at::Tensor> parts;
-    for (const at::Tensor& t : tensors)
-        if (!(t.dim() == 1 && t.sym_size(0) == 0)) parts.push_back(t);
+    for (const at::Tensor& t : tensors) {
+        if (!(t.dim() == 1 && t.sym_size(0) == 0))
+            parts.push_back(t);
+        else if (t.requires_grad())
+            call.read(t);  // its gradient is an empty tensor, not none
+    }
     if (parts.empty()) parts.push_back(tensors[0]);
     std::int64_t dim = wrap_dim(call.integer_or("dim", 0), parts[0].dim());
     if (parts[0].dim() == 0) throw UserError("cat of 0-dim tensors");
