@@ -171,6 +171,16 @@ void Recording::open_scope() {
     scope_ = std::make_unique<trace::Recorder::Scope>(*recorder_);
     if (at::globalContext().hasCUDA()) scope_->take_composites_apart();  // no input is known yet
 }
+Recording::Pause::Pause(Recording& recording)
+    : recording_(recording), open_(recording.scope_ != nullptr) {
+    recording.scope_.reset();
+    if (trace::RecorderState* const recorder = trace::topmost_recorder())
+        backward_ = std::make_unique<trace::WithoutMode>(*recorder);
+}
+Recording::Pause::~Pause() {
+    backward_.reset();
+    if (open_) recording_.open_scope();
+}
 void Recording::answer_first(Operation operation, PyObject* result) {
     first_ = operation;
     first_result_ = Ref::borrow(result);

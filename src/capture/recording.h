@@ -28,6 +28,7 @@
 #include "capture/state.h"
 #include "capture/transcript.h"
 #include "capture/world.h"
+#include "trace/mode.h"
 #include "trace/recorder.h"
 
 namespace ingot::capture {
@@ -185,6 +186,20 @@ class Recording final : public Observer {
     };
     /// Thrown: an operator has failed by its data, and the segment is to begin again.
     struct BeginsAgain {};
+    /// While it lives, operators are no longer recorded: of the segment, or, where that has ended,
+    /// of its backward.
+    class Pause {
+      public:
+        explicit Pause(Recording& recording);
+        ~Pause();
+        Pause(const Pause&) = delete;
+        Pause& operator=(const Pause&) = delete;
+
+      private:
+        Recording& recording_;
+        const bool open_;
+        std::unique_ptr<trace::WithoutMode> backward_;
+    };
     Verdict on_operator(Frame frame, const Event& event, PyObject** result);
     Verdict on_tensor_attribute(Frame frame, const Event& event, PyObject** result);
     void on_store(const Event& event);
@@ -192,11 +207,7 @@ class Recording final : public Observer {
     template <class Work>
     auto unrecorded(Work&& work) {
         const Quiet quiet;
-        scope_.reset();
-        struct Reopened {
-            Recording& recording;
-            ~Reopened() { recording.open_scope(); }
-        } reopened{*this};
+        const Pause pause(*this);
         return work();
     }
     void read_class_pattern(const Event& event);

@@ -308,3 +308,27 @@ def test_autocast_in_training():
         for g, w in zip(got, want, strict=True):
             assert g.dtype == w.dtype
             torch.testing.assert_close(g, w, rtol=0.05, atol=0.05)
+
+
+def test_an_operators_python_gradient_finds_another_operator():
+    # It is looked up while the backward is recorded, when the forward's recording is closed.
+    @torch.library.custom_op("ingot_tests::doubled", mutates_args=())
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @torch.library.custom_op("ingot_tests::doubled_gradient", mutates_args=())
+    def doubled_gradient(g: torch.Tensor) -> torch.Tensor:
+        return g * 2
+
+    doubled.register_fake(torch.empty_like)
+    doubled_gradient.register_fake(torch.empty_like)
+    doubled.register_autograd(lambda ctx, g: torch.ops.ingot_tests.doubled_gradient(g))
+    for name in ("doubled", "doubled_gradient"):  # as in a process that has not called them
+        vars(torch.ops.ingot_tests).pop(name, None)
+    compiled = ingot.compile(lambda x: torch.ops.ingot_tests.doubled(x.sin()).exp().sum())
+    for _ in range(3):
+        x = leaf(3, 4)
+        compiled(x).backward()
+        want = x.detach().clone().requires_grad_()
+        (want.sin() * 2).exp().sum().backward()
+        torch.testing.assert_close(x.grad, want.grad)

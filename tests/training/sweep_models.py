@@ -185,8 +185,10 @@ def step(
     torch.manual_seed(1)
     with torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext():
         results = [t for t in tensors_of(plain(call(**inputs))) if t.grad_fn is not None]
-        loss = sum((t.float() if autocast else t).pow(2).mean() for t in results)
-    loss.backward()
+    # Not a sum of squares, which behind a norm is the same whatever the parameters are.
+    generator = torch.Generator().manual_seed(2)
+    weights = [torch.randn(t.shape, generator=generator).to(t.dtype) / t.numel() for t in results]
+    torch.autograd.backward(results, weights)
     gradients = {n: p.grad for n, p in module.named_parameters()}
     gradients |= {k: v.grad for k, v in inputs.items() if isinstance(v, torch.Tensor)}
     return [t.detach() for t in results], gradients, dict(module.named_buffers())
