@@ -91,6 +91,7 @@ class PythonRecorder {
         {
             py::gil_scoped_release unlocked;
             trace::JointRecording joint = recorder_.finish_joint(outputs);
+            outputs.insert(outputs.end(), joint.hidden.begin(), joint.hidden.end());
             joint.recording.graph.round_intermediates =
                 settings_.rounds(joint.recording.device.is_cuda());
             function = std::make_shared<trace::DifferentiableFunction>(

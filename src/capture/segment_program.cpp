@@ -122,9 +122,11 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
     made->expect(outputs);
     refuse_new_leaves(outputs);
     auto compiler = bindings::Compilers::instance().get(settings.compiler);
-    LogCleaner cleaner(promises, outputs);
     if (recorder.needs_backward(outputs)) {
         trace::JointRecording joint = recorder.finish_joint(outputs);
+        std::vector<at::Tensor> all(outputs.begin(), outputs.end());
+        all.insert(all.end(), joint.hidden.begin(), joint.hidden.end());
+        LogCleaner cleaner(promises, all);
         joint.recording.graph.round_intermediates =
             settings.rounds(joint.recording.device.is_cuda());
         refuse_own_writes(joint.recording);
@@ -138,6 +140,7 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
         runtime::return_free_memory();
         return made;
     }
+    LogCleaner cleaner(promises, outputs);
     trace::Recording recording = recorder.finish(outputs);
     recording.graph.round_intermediates = settings.rounds(recording.device.is_cuda());
     refuse_own_writes(recording);

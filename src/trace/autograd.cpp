@@ -94,6 +94,7 @@ class JointRecorder {
             if (is_given_by_caller(i) && state_.kept_[i].requires_grad())
                 state_.inputs[i].promise.set_requires_grad(true);
         std::vector<OutputRecipe> recipes = state_.describe_outputs(outputs_);
+        find_bases(recipes);
         state_.write_inputs();
         out_.forward_outputs = state_.graph.outputs().size();
         out_.forward_calls = state_.log.size();
@@ -125,17 +126,9 @@ class JointRecorder {
             if (state_.input_cells_[i]->generation != 0 && source.promise.requires_grad())
                 throw NotSupported("an input that needs a gradient is written");
         }
-        std::vector<int> shared(state_.graph.outputs().size());
         for (std::size_t i = 0; i < recipes.size(); ++i) {
             const OutputRecipe& r = recipes[i];
             if (!outputs_[i].defined()) continue;
-            if (r.kind == OutputRecipe::Kind::ViewOfGraph && ++shared[r.index] > 1)
-                throw NotSupported("results that need gradients share memory");
-            // The engine takes what the program does in place for a write to a leaf: the whole of
-            // which this is a view has no gradient.
-            if (r.kind == OutputRecipe::Kind::ViewOfGraph && !r.detached &&
-                outputs_[i].requires_grad())
-                throw NotSupported("a result that needs a gradient repeats elements");
             if (r.kind != OutputRecipe::Kind::ViewOfInput) continue;
             const at::Tensor& base = state_.inputs[r.index].promise;
             if (outputs_[i].requires_grad() &&
@@ -144,10 +137,64 @@ class JointRecorder {
         }
     }
 
+    /// Results that share memory: what they are views of is a result with a history, if need be a
+    /// hidden one, and they become PyTorch's views of it, as in eager. Writes to one of them are
+    /// seen by all, and their gradients come together there.
+    void find_bases(std::vector<OutputRecipe>& recipes) {
+        using Kind = OutputRecipe::Kind;
+        const std::size_t asked = outputs_.size();
+        out_.results.resize(asked);
+        for (std::size_t i = 0; i < asked; ++i) {
+            OutputRecipe& r = recipes[i];
+            const at::Tensor t = outputs_[i];
+            if (r.kind != Kind::ViewOfGraph || !t.requires_grad()) continue;
+            const at::Tensor base = t.is_view() ? at::Tensor(t._base()) : t;
+            if (r.apart || !is_whole(base, t))
+                throw NotSupported("results that need gradients share memory");
+            const auto found = std::ranges::find_if(
+                outputs_, [&](const at::Tensor& o) { return o.defined() && o.is_same(base); });
+            const auto at = static_cast<std::size_t>(found - outputs_.begin());
+            const OutputRecipe view = std::exchange(r, {});
+            if (at == outputs_.size()) {
+                outputs_.push_back(base);
+                recipes.emplace_back();
+                out_.results.emplace_back();
+                out_.hidden.push_back(base);
+            }
+            recipes[at] = {};
+            recipes[at].kind = Kind::Graph;
+            recipes[at].index = view.index;
+            if (at == i) continue;
+            JointRecording::Result& result = out_.results[i];
+            result.view_of = static_cast<std::int32_t>(at);
+            result.sizes = view.sizes;
+            result.strides = view.strides;
+            result.offset = view.offset;
+        }
+        for (std::size_t i = 0; i < asked; ++i) {
+            OutputRecipe& r = recipes[i];
+            if (r.kind != Kind::Same || out_.results[r.index].view_of < 0) continue;
+            out_.results[i].same_as = r.index;
+            r = {};
+        }
+    }
+
+    /// Whether `base`, to PyTorch the tensor that `view` looks into, is all that lies there.
+    static bool is_whole(const at::Tensor& base, const at::Tensor& view) {
+        const Promise *p = as_promise(base.unsafeGetTensorImpl()),
+                      *q = as_promise(view.unsafeGetTensorImpl());
+        if (p == nullptr || q == nullptr || p->cell() != q->cell()) return false;
+        const Cell& cell = *p->cell();
+        return base.requires_grad() && !p->is_apart() && !p->view() &&
+               cell.dtype == c10::typeMetaToScalarType(p->dtype()) &&
+               p->sym_sizes() == c10::SymIntArrayRef(cell.sizes) &&
+               p->sym_strides() == c10::SymIntArrayRef(cell.strides);
+    }
+
     /// Results that are inputs, or look into them, get their gradients by PyTorch's own views.
     void add_tangents(const std::vector<OutputRecipe>& recipes) {
         for (std::size_t i = 0; i < outputs_.size(); ++i) {
-            JointRecording::Result result;
+            JointRecording::Result& result = out_.results[i];
             const at::Tensor& t = outputs_[i];
             result.requires_grad = t.defined() && t.requires_grad();
             using Kind = OutputRecipe::Kind;
@@ -159,7 +206,6 @@ class JointRecorder {
                 tangents_.push_back(
                     state_.add_tangent(t, "tangent" + std::to_string(tangents_.size())));
             }
-            out_.results.push_back(result);
         }
     }
 

@@ -27,8 +27,16 @@ struct JointRecording {
         bool requires_grad = false;
         std::int32_t tangent = -1;  // the graph input that is its gradient; -1: not the backward's
         bool saved = false;         // by a function of the program, which minds a change in place
+        /// The call makes it, as PyTorch's own view of that other result, which brings its gradient
+        /// there: with these sizes, from where that one begins.
+        std::int32_t view_of = -1;
+        Sizes sizes, strides;
+        Expr offset;
+        std::int32_t same_as = -1;  // the very tensor that is such a view
     };
     std::vector<Result> results;
+    /// The last results, which nobody asked for: others are views of them.
+    std::vector<at::Tensor> hidden;
 
     /// By graph input that needs a gradient: its position and how the backward gives it.
     struct Gradient {

@@ -274,6 +274,7 @@ DifferentiableFunction::DifferentiableFunction(
     options_.tuning_seconds /= 2;  // for each half
     map_inputs(joint, examples, promises);
     results_ = joint.results;
+    asked_ = results_.size() - joint.hidden.size();
     random_ = joint.recording.uses_random;
     custom_ = joint.custom;
     symbols_ = joint.recording.numbers;
@@ -525,6 +526,20 @@ at::Tensor DifferentiableFunction::conform(at::Tensor t, const Layout& layout,
     return copy.copy_(t);
 }
 
+void DifferentiableFunction::make_views(std::vector<at::Tensor>& all, const Numbers& values) const {
+    const at::AutoGradMode grad(true);
+    for (std::size_t i = 0; i < results_.size(); ++i) {
+        const JointRecording::Result& r = results_[i];
+        if (r.view_of < 0) continue;
+        const at::Tensor& base = all[static_cast<std::size_t>(r.view_of)];
+        const Numbers sizes = numbers_of(r.sizes, values), strides = numbers_of(r.strides, values);
+        const std::int64_t begin = numbers_of({r.offset}, values)[0] + base.storage_offset();
+        all[i] = base.as_strided(sizes, strides, begin);
+    }
+    for (std::size_t i = 0; i < results_.size(); ++i)
+        if (results_[i].same_as >= 0) all[i] = all[static_cast<std::size_t>(results_[i].same_as)];
+}
+
 CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs,
                                         std::vector<at::Tensor>& outputs,
                                         std::span<const std::int64_t> numbers) {
@@ -564,6 +579,7 @@ CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs
         else if (!results_[i].requires_grad && all[i].requires_grad())
             all[i] = all[i].detach();
     }
+    make_views(all, node->values);
     const auto keep_unchanged = [&](c10::TensorImpl& t) {
         if (t.is_inference()) return;
         const c10::VariableVersion& version = t.version_counter();
@@ -578,7 +594,7 @@ CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs
             s.from == SavedValue::From::Input ? input(inputs, s.index) : all[s.index];
         node->saved.emplace_back(s.unchecked ? t.variable_data() : t, s.is_result);
     }
-    all.resize(results_.size());
+    all.resize(asked_);
     outputs = std::move(all);
     return CallStatus::Done;
 }

@@ -85,6 +85,8 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     /// `values`: of `symbols_`.
     at::Tensor conform(at::Tensor tensor, const Layout& layout, const Numbers& values) const;
     Numbers numbers_of(const Sizes& sizes, const Numbers& values) const;
+    /// Makes the results that are views of others, which have their history by now.
+    void make_views(std::vector<at::Tensor>& all, const Numbers& values) const;
 
     std::unique_ptr<CompiledFunction> forward_, backward_;
     std::shared_ptr<const runtime::Compiler> compiler_;
@@ -92,6 +94,7 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     c10::Device device_;
     std::vector<Expr> symbols_;  // of the joint graph: the backward is given their values
     std::vector<JointRecording::Result> results_;
+    std::size_t asked_ = 0;  // so many of them the caller gets
     std::vector<JointRecording::Gradient> gradients_;
     std::vector<std::size_t> order_;  // of gradients, in eager
     std::vector<Saved> saved_;
