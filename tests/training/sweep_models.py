@@ -281,8 +281,8 @@ def worse(
             for r, gradients, buffers in parts
         )
         for group, tensors in enumerate(exact):
-            floats = [t for t in tensors.values() if t is not None and t.is_floating_point()]
-            largest[group] += max((t.norm().item() for t in floats), default=0.0)
+            floats = [t for t in tensors.values() if t is not None and t.isfinite().all()]
+            largest[group] += max((t.double().norm().item() for t in floats), default=0.0)
         for group, name in suspects:
             x = exact[group][name]
             if not x.isfinite().all():  # a mask's least number is no such in float64
@@ -297,7 +297,7 @@ def worse(
         room = 4 * eps if theirs[key] else 1e4 * eps
         # What is zero but for roundings, as the gradient of a key's bias, is as uncertain as the
         # largest beside it.
-        least = 1e-3 * eps * largest[group]
+        least = 1e-2 * eps * largest[group]
         if not mine[key] <= 2 * theirs[key] + room * norms[key] + least:
             word = ("result", "gradient", "buffer")[group]
             found.append(
