@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -78,8 +78,7 @@ def stats() -> Stats:
 def reset() -> None:
     """Start counting anew."""
     with _lock:
-        for each in fields(Stats):
-            setattr(_stats, each.name, getattr(Stats(), each.name))
+        vars(_stats).update(vars(Stats()))
     _triton.reset()
 
 

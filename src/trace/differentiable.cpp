@@ -530,14 +530,13 @@ void DifferentiableFunction::make_views(std::vector<at::Tensor>& all, const Numb
     const at::AutoGradMode grad(true);
     for (std::size_t i = 0; i < results_.size(); ++i) {
         const JointRecording::Result& r = results_[i];
+        if (r.same_as >= 0) all[i] = all[static_cast<std::size_t>(r.same_as)];  // one before
         if (r.view_of < 0) continue;
         const at::Tensor& base = all[static_cast<std::size_t>(r.view_of)];
         const Numbers sizes = numbers_of(r.sizes, values), strides = numbers_of(r.strides, values);
         const std::int64_t begin = numbers_of({r.offset}, values)[0] + base.storage_offset();
         all[i] = base.as_strided(sizes, strides, begin);
     }
-    for (std::size_t i = 0; i < results_.size(); ++i)
-        if (results_[i].same_as >= 0) all[i] = all[static_cast<std::size_t>(results_[i].same_as)];
 }
 
 CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs,

@@ -81,12 +81,14 @@ def timm_subjects() -> Iterator[Subject]:
             hits = [k for k, part in enumerate(SMALL_NAMES) if part in name]
             return (min(hits, default=99), name)
 
-        def build(name: str = min(names, key=rank)):
+        smallest = min(names, key=rank)
+
+        def build(name: str = smallest):
             module = timm.create_model(name, pretrained=False, num_classes=10)
             channels, height, width = timm.data.resolve_data_config(model=module)["input_size"]
             return module, {"x": torch.randn(2, channels, height, width)}
 
-        yield Subject(f"timm/{min(names, key=rank)}", build)
+        yield Subject(f"timm/{smallest}", build)
 
 
 def torchvision_subjects() -> Iterator[Subject]:
@@ -168,14 +170,15 @@ LIBRARIES = {
 }
 
 DRAWS = 5
+WORDS = ("result", "gradient", "buffer")
 
 # The comparison ---------------------------------------------------------------------------------
 
 
 def step(
     module: torch.nn.Module, inputs: dict, compiled: bool, autocast: bool
-) -> tuple[list, dict, dict]:
-    """Results, gradients by name, buffers by name; the model is a copy."""
+) -> tuple[dict, dict, dict]:
+    """Results by number, gradients and buffers by name (WORDS); the model is a copy."""
     module = copy.deepcopy(module)
     inputs = {
         k: v.detach().clone().requires_grad_(v.is_floating_point())
@@ -193,7 +196,8 @@ def step(
     torch.autograd.backward(results, weights)
     gradients = {n: p.grad for n, p in module.named_parameters()}
     gradients |= {k: v.grad for k, v in inputs.items() if isinstance(v, torch.Tensor)}
-    return [t.detach() for t in results], gradients, dict(module.named_buffers())
+    numbered = {str(k): t.detach() for k, t in enumerate(results)}
+    return numbered, gradients, dict(module.named_buffers())
 
 
 def plain(value: Any) -> Any:
@@ -222,15 +226,10 @@ def differences(module: torch.nn.Module, inputs: dict, autocast: bool) -> list[s
     found: list[str] = []
     if len(eager[0]) != len(ours[0]):
         return [f"{len(ours[0])} results instead of {len(eager[0])}"]
-    named = [
-        ({str(k): t for k, t in enumerate(part)} if isinstance(part, list) else part)
-        for part in (*eager, *ours)
-    ]
     suspects: list[tuple[int, str]] = []
-    for group, word in enumerate(("result", "gradient", "buffer")):
-        want, got = named[group], named[group + 3]
-        for name, w in want.items():
-            g = got.get(name)
+    for group, word in enumerate(WORDS):
+        for name, w in eager[group].items():
+            g = ours[group].get(name)
             if (g is None) != (w is None):
                 found.append(f"{word} {name}: {'None' if g is None else 'a tensor'}, not as eager")
             elif w is not None:
@@ -271,15 +270,11 @@ def worse(
     double = copy.deepcopy(module).double()
     for seed in range(DRAWS):
         now = inputs if seed == 0 else drawn_anew(inputs, seed)
-        parts = [step(module, now, compiled, autocast) for compiled in (True, False)]
+        ours, eager = (step(module, now, compiled, autocast) for compiled in (True, False))
         try:
-            parts.append(step(double, wide(now), False, False))
+            exact = step(double, wide(now), False, False)
         except Exception:
-            parts.append(parts[1])
-        ours, eager, exact = (
-            ({str(k): t for k, t in enumerate(r)}, gradients, buffers)
-            for r, gradients, buffers in parts
-        )
+            exact = eager
         for group, tensors in enumerate(exact):
             floats = [t for t in tensors.values() if t is not None and t.isfinite().all()]
             largest[group] += max((t.double().norm().item() for t in floats), default=0.0)
@@ -299,9 +294,8 @@ def worse(
         # largest beside it.
         least = 1e-2 * eps * largest[group]
         if not mine[key] <= 2 * theirs[key] + room * norms[key] + least:
-            word = ("result", "gradient", "buffer")[group]
             found.append(
-                f"{word} {name}: error {mine[key]:.2e}, eager {theirs[key]:.2e}, "
+                f"{WORDS[group]} {name}: error {mine[key]:.2e}, eager {theirs[key]:.2e}, "
                 f"norm {norms[key]:.2e}"
             )
     return found

@@ -17,8 +17,7 @@ namespace ingot::codegen {
 
 namespace {
 
-constexpr std::int64_t kLongSum = 16;      // additions to one accumulator that need no second level
-constexpr std::int64_t kNarrowBlock = 16;  // of f32 before they are flushed into f64
+constexpr std::int64_t kLongSum = 16;  // additions to one accumulator that need no second level
 constexpr std::int64_t kLeastBlock = 16, kUsualBlock = 64;  // additions before one is flushed
 constexpr std::int64_t kUnrollLimit = 64;
 
@@ -339,12 +338,11 @@ class NestEmitter {
         if (!count.is_constant()) return kUsualBlock;
         const std::int64_t additions = count.constant() / static_cast<std::int64_t>(lanes);
         if (additions <= kLongSum) return 0;
+        const bool widens = std::ranges::none_of(phase.reductions, [](const Reduction& r) {
+            return is_rounded_sum(r) && second_level(r).dtype == r.dtype;
+        });
         std::int64_t block = kLeastBlock;
-        const auto stays = [](const Reduction& r) {
-            return is_rounded_sum(r) && r.dtype != DType::F32 && r.dtype != DType::C64;
-        };
-        if (std::ranges::none_of(phase.reductions, stays)) return kNarrowBlock;
-        while (block * block < additions) block *= 2;
+        while (!widens && block * block < additions) block *= 2;
         return block;
     }
 

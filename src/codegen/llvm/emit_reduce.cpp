@@ -143,21 +143,21 @@ bool is_rounded_sum(const Reduction& r) {
     return r.op == ReduceOp::Sum && (is_float(r.dtype) || is_complex(r.dtype));
 }
 
-Accumulators::Accumulators(EmitContext& c, const Phase& phase, unsigned lanes, bool two_levels)
-    : c_(c), phase_(phase), reductions_(phase.reductions), lanes_(lanes), two_levels_(two_levels) {
-    for (const Reduction& r : reductions_) {
-        first_.push_back(make(r));
-        second_.push_back(has_second(r) ? make(wider(r)) : Slot());
-    }
-}
-
-bool Accumulators::has_second(const Reduction& r) const { return two_levels_ && is_rounded_sum(r); }
-
-Reduction Accumulators::wider(Reduction r) {
+Reduction second_level(Reduction r) {
     if (r.dtype == DType::F32) r.dtype = DType::F64;
     if (r.dtype == DType::C64) r.dtype = DType::C128;
     return r;
 }
+
+Accumulators::Accumulators(EmitContext& c, const Phase& phase, unsigned lanes, bool two_levels)
+    : c_(c), phase_(phase), reductions_(phase.reductions), lanes_(lanes), two_levels_(two_levels) {
+    for (const Reduction& r : reductions_) {
+        first_.push_back(make(r));
+        second_.push_back(has_second(r) ? make(second_level(r)) : Slot());
+    }
+}
+
+bool Accumulators::has_second(const Reduction& r) const { return two_levels_ && is_rounded_sum(r); }
 
 Partial Accumulators::converted(const Partial& p, DType from, DType to) {
     return {from == to ? p.value : convert(c_, from, to, p.value), p.index};
@@ -211,7 +211,7 @@ void Accumulators::add(std::size_t r, Partial next, IrValue active) {
 void Accumulators::flush() {
     for (std::size_t i = 0; i < reductions_.size(); ++i) {
         if (!has_second(reductions_[i])) continue;
-        const Reduction &first = reductions_[i], second = wider(first);
+        const Reduction &first = reductions_[i], second = second_level(first);
         store(second_[i], combine(c_, second, load(second_[i]),
                                   converted(load(first_[i]), first.dtype, second.dtype)));
         store(first_[i], identity(c_, first, lanes_));
@@ -221,7 +221,7 @@ void Accumulators::flush() {
 Partial Accumulators::get(std::size_t r) {
     Partial p = load(first_[r]);
     if (const Reduction& first = reductions_[r]; has_second(first)) {
-        const Reduction second = wider(first);
+        const Reduction second = second_level(first);
         p = combine(c_, second, converted(p, first.dtype, second.dtype), load(second_[r]));
         p = converted(p, second.dtype, first.dtype);
     }

@@ -26,6 +26,8 @@ Partial identity(EmitContext& c, const Reduction& r, unsigned lanes, bool short_
 Partial combine(EmitContext& c, const Reduction& r, const Partial& sofar, const Partial& next);
 /// Whether rounding errors add up, so that a second level of partial sums helps.
 bool is_rounded_sum(const Reduction& r);
+/// The second level of `r`: of f64 for f32, of the same type where there is no wider one.
+Reduction second_level(Reduction r);
 /// All lanes combined: a scalar.
 Partial across_lanes(EmitContext& c, const Reduction& r, Partial p);
 
@@ -48,8 +50,6 @@ class Accumulators {
         llvm::Type* index_type = nullptr;
     };
     Slot make(const Reduction& r);
-    /// Of the second level.
-    static Reduction wider(Reduction r);
     Partial converted(const Partial& p, DType from, DType to);
     Partial load(const Slot& s);
     void store(const Slot& s, const Partial& p);
