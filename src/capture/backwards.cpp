@@ -16,6 +16,7 @@
 
 #include "capture/objects.h"
 #include "capture/transcript.h"
+#include "trace/one_thread.h"
 #include "trace/torch_compat.h"
 
 namespace ingot::capture {
@@ -161,11 +162,7 @@ Backwards::Walk Backwards::walk(const BackwardCall& call, const trace::Recorder&
         if (spent_.contains(node.get()) && keeps_something(node))
             throw Puzzle("a backward through a graph that was freed");
         const auto* leaf = dynamic_cast<AccumulateGrad*>(node.get());
-        if (leaf == nullptr) {
-            if (is_of_python(*node) && !call.roots[0].device().is_cpu())
-                throw Puzzle("a custom autograd.Function");  // it would run on another thread
-            continue;
-        }
+        if (leaf == nullptr) continue;
         if (histories.true_leaf(leaf->variable))
             throw Puzzle("a backward into a history from outside, or with hooks");
         const bool own = recorder.owns(leaf->variable);
@@ -190,6 +187,7 @@ std::vector<at::Tensor> Backwards::run(const BackwardCall& call, const Walk& wal
     for (const at::Tensor& t : walk.targets)
         targets.push_back(torch::autograd::impl::gradient_edge(t));
     if (targets.empty()) return {};
+    const trace::OneThread here;
     return torch::autograd::Engine::get_default_engine().execute(
         roots, call.tangents, /*keep_graph=*/true, call.creates, /*accumulate_grad=*/false,
         targets);

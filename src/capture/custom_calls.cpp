@@ -306,9 +306,6 @@ Verdict Recording::on_custom_function(const Event& event, PyObject* function,
         throw Puzzle("a module's hook on gradients");
     const auto refused = context_.tree->refused.find(function);
     if (refused != context_.tree->refused.end()) throw Puzzle(refused->second.second);
-    for (PyObject* o : arguments)
-        if (is_tensor(o) && !THPVariable_Unpack(o).device().is_cpu())
-            throw Puzzle(name);  // its backward would run in another thread
     RecordedFunction::Parts parts;
     parts.function = Ref::borrow(function);
     for (PyObject* o : arguments)

@@ -1,12 +1,15 @@
 // See perform.h.
 #include "capture/perform.h"
 
+#include <torch/csrc/autograd/python_variable.h>
+
 #include <array>
 #include <vector>
 
 #include "bindings/lock.h"
 #include "capture/callables.h"
 #include "capture/ref.h"
+#include "capture/state.h"
 
 namespace ingot::capture {
 namespace {
@@ -72,6 +75,11 @@ PyObject* format(const Event& e) {
 
 PyObject* call(const Event& e) {
     const auto count = static_cast<std::size_t>(e.detail);
+    // At a break too the function gives what it gives while recording: its results are numbers
+    // here or tensors there otherwise, and a program that collects them has some of both.
+    if (count == 1 && PyFunction_Check(e.operands[0]) && THPVariable_Check(e.operands[1]) &&
+        state().mark_of(e.operands[0]) == Mark::Wide)
+        return PyObject_CallMethod(e.operands[1], "double", nullptr);
     return PyObject_Vectorcall(e.operands[0], e.operands.data() + 1, count, e.keyword_names);
 }
 

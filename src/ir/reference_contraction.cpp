@@ -121,7 +121,8 @@ Tensor unpacked_weight(const Call& c) {
 }
 
 void convolution(const Call& c) {
-    const bool transposed = c.prim != Prim::PackedConv && c.attr<bool>("transposed");
+    const bool transposed =
+        c.prim != Prim::PackedConv && c.prim != Prim::ConvRelu && c.attr<bool>("transposed");
     Tensor& out = c.out[0];
     std::vector<Total> sums(static_cast<std::size_t>(out.numel()));
     auto store = [&] {
@@ -148,6 +149,26 @@ void convolution(const Call& c) {
         add(to_small ? small : big, a.get(to_small ? big : small), w.get(weight));
     });
     store();
+}
+
+// The sums with what follows them, rounded once.
+void convolution_relu(const Call& c) {
+    Tensor& out = c.out[0];
+    std::vector<double> sums(static_cast<std::size_t>(out.numel()));
+    const std::int64_t channels = out.sizes[1];
+    const std::int64_t points = out.numel() / std::max<std::int64_t>(out.sizes[0] * channels, 1);
+    for (std::size_t i = 0; i < sums.size(); ++i)
+        sums[i] = c.x[2].get(static_cast<std::int64_t>(i) / points % channels).re;
+    const ConvSides s{c.x[0].sizes, out.sizes, c.x[1].sizes};
+    for_each_conv_term(c, s, [&](std::int64_t big, std::int64_t small, std::int64_t weight) {
+        sums[static_cast<std::size_t>(small)] += c.x[0].get(big).re * c.x[1].get(weight).re;
+    });
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+        const auto at = static_cast<std::int64_t>(i);
+        if (c.x.size() == 4) sums[i] += c.x[3].get(at).re;
+        if (sums[i] < 0) sums[i] = 0;
+        out.set(at, round_num({sums[i], 0, 0}, out.dtype));
+    }
 }
 
 // Offsets and sizes of one attention problem.
@@ -303,6 +324,8 @@ void contraction(const Call& c) {
             return packed_matmul(c);
         case Prim::QuantizedMatmul:
             return quantized_matmul(c);
+        case Prim::ConvRelu:
+            return convolution_relu(c);
         case Prim::Attention:
             return attention(c);
         case Prim::AttentionGrad:

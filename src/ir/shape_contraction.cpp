@@ -84,6 +84,21 @@ Sizes conv_sizes(const Rule& r, const Sizes& in, const Sizes& weight, bool trans
     return sizes;
 }
 
+std::vector<Type> conv_relu(const Rule& r) {
+    r.require(r.operands.size() == 3 || r.operands.size() == 4,
+              "needs an image, a weight, a bias and maybe a residual");
+    for (std::size_t i = 1; i < r.operands.size(); ++i) r.require_same_dtype(0, i);
+    Sizes sizes = conv_sizes(r, r.sizes(0), r.sizes(1), false);
+    r.require(r.rank(2) == 1, "the bias is a vector");
+    r.require_equal(r.sizes(2)[0], sizes[1], "channels and bias differ");
+    if (r.operands.size() == 4) {
+        r.require(r.sizes(3).size() == sizes.size(), "the residual is of another rank");
+        for (std::size_t i = 0; i < sizes.size(); ++i)
+            r.require_equal(r.sizes(3)[i], sizes[i], "the residual is of other sizes");
+    }
+    return r.same(std::move(sizes));
+}
+
 std::vector<Type> attention(const Rule& r) {
     r.require(r.operands.size() == 3 || r.operands.size() == 4, "needs q, k, v and maybe a mask");
     for (std::size_t i = 0; i < 3; ++i) {
@@ -149,6 +164,8 @@ std::vector<Type> contraction(const Rule& r) {
         case Prim::Conv:
             r.require_same_dtype(0, 1);
             return r.same(conv_sizes(r, r.sizes(0), r.sizes(1), r.attr<bool>("transposed")));
+        case Prim::ConvRelu:
+            return conv_relu(r);
         case Prim::PackedConv:
             r.require_same_dtype(0, 1);
             return r.same(conv_sizes(r, r.sizes(0), r.size_list("weight_sizes"), false));

@@ -68,7 +68,9 @@ class Rebuilder {
   private:
     std::optional<Stem> stem_of(const Node& n) const {
         const bool gradient = n.prim == Prim::ConvGradWeight;
-        if ((n.prim != Prim::Conv && !gradient) || n.attrs.get<bool>("transposed") ||
+        const bool fused = n.prim == Prim::ConvRelu;  // with what follows it
+        if ((n.prim != Prim::Conv && !gradient && !fused) ||
+            (!fused && n.attrs.get<bool>("transposed")) ||
             n.attrs.get<std::int64_t>("groups") != 1 || n.attrs.get<Ints>("dilation") != Ints{1, 1})
             return std::nullopt;
         const Type& image = old_.type(n.operands[gradient ? 1 : 0]);
@@ -97,7 +99,7 @@ class Rebuilder {
                {(*r)[1], (*r)[2]}};
         for (std::int64_t v : {s.count[0], s.count[1], s.filters, s.numbers()})
             if (v == 0) return std::nullopt;
-        if (!s.as_product() && !s.as_blocks()) return std::nullopt;
+        if (!(s.as_product() && !fused) && !s.as_blocks()) return std::nullopt;
         return s;
     }
 
@@ -109,7 +111,8 @@ class Rebuilder {
         if (gradient)
             return s.as_product() ? product_gradient(first, image, s)
                                   : block_gradient(first, image, s);
-        return s.as_product() ? product(image, second, s) : block_convolution(image, second, s);
+        if (n.prim == Prim::ConvRelu) return block_convolution(n, image, second, s);
+        return s.as_product() ? product(image, second, s) : block_convolution(n, image, second, s);
     }
 
     // ---- emitting ----
@@ -205,7 +208,7 @@ class Rebuilder {
                 {"dilation", Ints{1, 1}}, {"groups", std::int64_t{1}},
                 {"transposed", false},    {"output_padding", Ints{0, 0}}};
     }
-    ValueId block_convolution(ValueId image, ValueId weight, const Stem& s) {
+    ValueId block_convolution(const Node& n, ValueId image, ValueId weight, const Stem& s) {
         Ints low{0, 0}, high{0, 0};
         for (std::size_t d = 0; d < 2; ++d) {
             low.push_back(s.shift(d));
@@ -213,7 +216,15 @@ class Rebuilder {
         }
         const ValueId w =
             as_channels(padded(weight, low, high), s, s.filters, {s.blocks(0), s.blocks(1)});
-        return emit(Prim::Conv, {image, w}, block_attrs());
+        if (n.prim == Prim::Conv) return emit(Prim::Conv, {image, w}, block_attrs());
+        std::vector<ValueId> operands{image, w};
+        for (std::size_t i = 2; i < n.operands.size(); ++i)
+            operands.push_back(rewriter_(n.operands[i]));
+        return emit(Prim::ConvRelu, std::move(operands),
+                    {{"stride", Ints{1, 1}},
+                     {"padding", Sizes{0, 0}},
+                     {"dilation", Ints{1, 1}},
+                     {"groups", std::int64_t{1}}});
     }
     ValueId block_gradient(ValueId grad, ValueId image, const Stem& s) {
         Attrs attrs = block_attrs();

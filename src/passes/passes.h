@@ -11,6 +11,7 @@ Graph eliminate_dead(const Graph& graph, const PassContext& context);
 Graph few_channels(const Graph& graph, const PassContext& context);
 Graph fold_frozen(const Graph& graph, const PassContext& context);
 Graph merge_matmuls(const Graph& graph, const PassContext& context);
+Graph fuse_convolution(const Graph& graph, const PassContext& context);
 Graph fuse_linear(const Graph& graph, const PassContext& context);
 Graph join_parts(const Graph& graph, const PassContext& context);
 Graph align_columns(const Graph& graph, const PassContext& context);

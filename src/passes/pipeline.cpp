@@ -20,6 +20,7 @@ constexpr Pass kPipeline[] = {
     {"eliminate_dead", eliminate_dead},
     {"join_parts", join_parts},
     {"fold_frozen", fold_frozen},
+    {"fuse_convolution", fuse_convolution},
     {"few_channels", few_channels},
     {"merge_matmuls", merge_matmuls},
     {"simplify", simplify},

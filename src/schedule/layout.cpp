@@ -76,9 +76,12 @@ class LayoutWalk {
     // What a convolution reads through views is best channels last too.
     void prefer_for_convolutions(const Node& n) {
         const bool gradient = n.prim == Prim::ConvGradInput || n.prim == Prim::ConvGradWeight;
-        if (n.prim != Prim::Conv && n.prim != Prim::PackedConv && !gradient) return;
+        if (n.prim != Prim::Conv && n.prim != Prim::PackedConv && n.prim != Prim::ConvRelu &&
+            !gradient)
+            return;
         prefer_channels_last(n.operands[0]);
         if (gpu_) prefer_channels_last(n.operands[1]);
+        if (n.operands.size() == 4) prefer_channels_last(n.operands[3]);
     }
 
     void prefer_channels_last(ValueId v) {
@@ -98,6 +101,7 @@ class LayoutWalk {
         }
         switch (n.prim) {
             case Prim::Conv:
+            case Prim::ConvRelu:
             case Prim::PackedConv:
                 return rank > 2 ? channels_last(rank) : Order{};
             case Prim::ConvGradInput:

@@ -16,6 +16,7 @@
 #include "passes/regions.h"
 #include "trace/lower/emitter.h"
 #include "trace/mode.h"
+#include "trace/one_thread.h"
 #include "trace/recorder_state.h"
 #include "trace/unread_failures.h"
 
@@ -226,6 +227,7 @@ class JointRecorder {
         std::vector<at::Tensor> gradients;
         {
             Recording_ scope(state_);
+            const OneThread here;
             // The forward's casts are done; eager's backward usually runs outside of autocast.
             c10::impl::ExcludeDispatchKeyGuard autocast(c10::autocast_dispatch_keyset);
             gradients = torch::autograd::grad(roots_, leaves, tangents_, /*retain_graph=*/false,

@@ -72,8 +72,9 @@ struct ConvArguments {
         : stride(a.get<Ints>("stride")),
           padding(sizes_attr(a, "padding")),
           dilation(a.get<Ints>("dilation")),
-          output_padding(a.get<Ints>("output_padding")),
-          transposed(a.get<bool>("transposed")),
+          output_padding(a.has("output_padding") ? a.get<Ints>("output_padding")
+                                                 : Ints(stride.size(), 0)),
+          transposed(a.has("transposed") && a.get<bool>("transposed")),
           groups(a.get<std::int64_t>("groups")) {}
     /// The image's points as rows of channels, where they lie so.
     static std::optional<at::Tensor> rows(const at::Tensor& image) {
@@ -123,6 +124,20 @@ struct ConvArguments {
     at::Tensor forward(const at::Tensor& x, const at::Tensor& w) const {
         return at::convolution(x, w, {}, stride, padding, dilation, transposed, output_padding,
                                groups);
+    }
+    /// With what follows in the library's kernel, where there is one: see fuse_convolution.cpp.
+    at::Tensor forward_relu(In in) const {
+        const bool more = in.size() == 4;
+        if (in[0].is_cuda() && at::globalContext().userEnabledCuDNN() && !transposed) {
+            if (more)
+                return at::cudnn_convolution_add_relu(in[0], in[1], in[3], 1.0, in[2], stride,
+                                                      padding, dilation, groups);
+            return at::cudnn_convolution_relu(in[0], in[1], in[2], stride, padding, dilation,
+                                              groups);
+        }
+        const at::Tensor sum = at::convolution(in[0], in[1], in[2], stride, padding, dilation,
+                                               transposed, output_padding, groups);
+        return more ? at::relu(sum + in[3]) : at::relu(sum);
     }
     /// Stands for the operand that the backward does not read: only its sizes, and whether it is
     /// channels last, matter.
@@ -217,6 +232,8 @@ VendorFunction contraction(Prim prim, const Attrs& a, c10::Device device) {
                 if (c.product(Prim::Conv, in, out[0])) return {out[0]};
                 return {c.forward(in[0], in[1])};
             };
+        case Prim::ConvRelu:
+            return plain([c = ConvArguments(a)](In in) { return c.forward_relu(in); });
         case Prim::ConvGradInput:
             return [c = ConvArguments(a), s = sizes_attr(a, "sizes")](In in, Out out) -> Tensors {
                 if (c.product(Prim::ConvGradInput, in, out[0])) return {out[0]};

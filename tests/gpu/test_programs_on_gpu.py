@@ -35,6 +35,7 @@ ENDS_THE_CONTEXT = (
     "exceptions.operators_that_nobody_reads_before_a_backward",
     "exceptions.sets_that_change_before_an_operator_fails_keep_their_order",
     "exceptions.what_was_written_before_an_operator_fails",
+    "iterators.iterators_and_operators_that_fail",
     "modules.shared_modules_and_parameters",
     "ordered.ordered_dicts_that_change_before_an_operator_fails",
     "tensors.indices_that_count_from_the_end",
@@ -97,3 +98,69 @@ def test_programs(name: str, made_on_the_gpu: None) -> None:
         reason = harness.difference(one, other)
         assert reason is None, f"note {step} ({one[0]}): {reason}"
     assert len(expected) == len(actual)
+
+
+class Scaled(torch.autograd.Function):
+    """x * w, with a gradient for x that is not the formula's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, w = ctx.saved_tensors
+        return 2 * g * w, (g * x).sum(0)
+
+
+def by_a_custom_function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return Scaled.apply(x.sin(), w).cos()
+
+
+def by_a_transform(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.func.grad(lambda v: (v.sin() * w).square().sum())(x) * w
+
+
+def by_gradients_of_samples(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    def loss(v: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        return (v * row).tanh().sum()
+
+    return torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(w, x)
+
+
+@pytest.mark.parametrize(
+    "function", [by_a_custom_function, by_a_transform, by_gradients_of_samples]
+)
+def test_pythons_own_backwards_are_recorded(function: Any) -> None:
+    """Backwards that call Python are part of one graph, as on processors."""
+    made = [torch.randn(12, 8, device="cuda"), torch.randn(8, device="cuda")]
+    results = []
+    for f in (function, ingot.compile(function, fullgraph=True)):
+        inputs = [t.clone().requires_grad_() for t in made]
+        for _ in range(3):
+            y = f(*inputs)
+            y.square().sum().backward()
+        results.append([y.detach(), *(t.grad for t in inputs)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, one)
+
+
+def test_a_whole_step_with_a_custom_function() -> None:
+    """The backward within the compiled function goes through the function's own."""
+    results = []
+    for compiler in (lambda f: f, lambda f: ingot.compile(f, fullgraph=True)):
+        torch.manual_seed(3)
+        w = torch.randn(8, device="cuda", requires_grad=True)
+        x = torch.randn(12, 8, device="cuda")
+
+        def step(x: torch.Tensor, w: torch.Tensor = w) -> torch.Tensor:
+            w.grad = None
+            loss = by_a_custom_function(x, w).square().sum()
+            loss.backward()
+            return loss.detach()
+
+        f = compiler(step)
+        results.append([*(f(x) for _ in range(3)), w.grad])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, one)

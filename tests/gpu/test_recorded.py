@@ -151,6 +151,22 @@ def test_a_convolutional_network(tmp_path: pathlib.Path) -> None:
     assemble(kernels)
 
 
+def test_a_convolution_with_what_follows_it(tmp_path: pathlib.Path) -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 16, 1)
+            self.norm = nn.BatchNorm2d(16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.norm(self.second(self.first(x).relu())) + x).relu()
+
+    x = torch.randn(4, 16, 8, 8).bfloat16()
+    plan, _ = plan_of(Residual().bfloat16().eval(), [x], tmp_path)
+    steps = plan[plan.index("\nsteps") :]
+    assert steps.count("conv_relu(") == 2 and "conv(" not in steps.replace("conv_relu", "")
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_depthwise_convolution_and_its_gradients(tmp_path: pathlib.Path, stride: int) -> None:
     class Convolved(nn.Module):

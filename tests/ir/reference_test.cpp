@@ -184,7 +184,7 @@ TEST(Reference, AgreesWithPyTorch) {
     const std::set<Prim> elsewhere{
         Prim::Cbrt,    Prim::Popcount, Prim::Fma,        Prim::PackedMatmul, Prim::PackedConv,
         Prim::Mode,    Prim::Full,     Prim::Empty,      Prim::SizeValue,    Prim::Constant,
-        Prim::Barrier, Prim::Assert,   Prim::MatmulBias, Prim::Philox};
+        Prim::Barrier, Prim::Assert,   Prim::MatmulBias, Prim::ConvRelu,     Prim::Philox};
     for (int i = 0; i < kPrimCount; ++i) {
         auto p = static_cast<Prim>(i);
         EXPECT_TRUE(covered.contains(p) || carried_out_by_host(p) || elsewhere.contains(p))

@@ -141,9 +141,10 @@ TEST(Passes, TextCases) {
             bool folds = list.find("fold_frozen") != std::string::npos ||
                          list.find("fuse_linear") != std::string::npos ||
                          list.find("pipeline") != std::string::npos;
-            // Sums that are not rounded to 16 bits.
+            // Sums that are not rounded to 16 bits; or later, where steps between reach 32.
             const bool widens = list.find("widen_products") != std::string::npos;
-            expect_same_meaning(before, after, widens ? 4e-3 : folds ? 1e-5 : 0);
+            const bool narrow = list.find("fuse_convolution") != std::string::npos;
+            expect_same_meaning(before, after, narrow ? 0.25 : widens ? 4e-3 : folds ? 1e-5 : 0);
             whole += (whole.empty() ? "" : "===\n") + parts[0] + "---\n" + got;
         }
         if (bless) std::ofstream(entry.path()) << whole;
