@@ -1,12 +1,33 @@
 // What C code looks at on behalf of a program: the attributes that class patterns name, and what
 // functools.lru_cache has kept; see recording.h.
 #include <algorithm>
+#include <functional>
+#include <span>
 
 #include "capture/objects.h"
 #include "capture/perform.h"
 #include "capture/recording.h"
 
 namespace ingot::capture {
+namespace {
+
+std::span<PyObject* const> items_of(PyObject* tuple) {
+    return {PySequence_Fast_ITEMS(tuple), static_cast<std::size_t>(PyTuple_GET_SIZE(tuple))};
+}
+
+/// Whether it is C code's own object for list[int] or int | None.
+bool is_annotation(PyObject* o) {
+    static PyObject* const either = [] {
+        const Ref types = Ref::steal(PyImport_ImportModule("types"));
+        PyObject* type = types ? PyObject_GetAttrString(types.get(), "UnionType") : nullptr;
+        PyErr_Clear();
+        return type;
+    }();
+    PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(o));
+    return type == reinterpret_cast<PyObject*>(&Py_GenericAliasType) || type == either;
+}
+
+}  // namespace
 
 /// What a class pattern looks at: the subject's class, and the attributes that it names.
 void Recording::read_class_pattern(const Event& event) {
@@ -40,10 +61,21 @@ void Recording::read_class_pattern(const Event& event) {
 /// again by the guards: what it gives is constant as long as the cache gives it.
 Verdict Recording::on_cached_function(const Event& event, PyObject* callable,
                                       std::span<PyObject* const> all, PyObject** result) {
-    const auto is_same_at_each_call = [&](PyObject* o) {
+    const std::function<bool(PyObject*)> is_same_at_each_call = [&](PyObject* o) {
         const Known* k = world_->find(o);
-        return k != nullptr ? !k->dynamic() && !is_tensor(o)
-                            : is_plain_constant(o) || is_immutable_c_object(o);
+        if (k != nullptr) return !k->dynamic() && !is_tensor(o);
+        if (!is_annotation(o)) return is_plain_constant(o) || is_immutable_c_object(o);
+        // list[int], int | None: made anew at each call, and equal if what it is made of is.
+        const Ref parts = Ref::steal(PyObject_GetAttrString(o, "__args__"));
+        if (!parts || !PyTuple_CheckExact(parts.get())) throw Puzzle("an annotation of its own");
+        const auto of = Py_IS_TYPE(o, &Py_GenericAliasType)
+                            ? Ref::steal(PyObject_GetAttrString(o, "__origin__"))
+                            : Ref();
+        return (!of || PyType_Check(of.get())) &&
+               std::ranges::all_of(items_of(parts.get()), [&](PyObject* part) {
+                   return is_same_at_each_call(part) ||
+                          (PyType_Check(part) && world_->find(part) == nullptr);
+               });
     };
     const Known* known = world_->find(callable);
     if (known != nullptr && known->dynamic()) throw Puzzle("a cached function from outside");
@@ -51,9 +83,7 @@ Verdict Recording::on_cached_function(const Event& event, PyObject* callable,
     for (PyObject* o : all)
         if (!is_same_at_each_call(o) &&
             !(world_->find(o) == nullptr && PyTuple_CheckExact(o) &&
-              std::ranges::all_of(std::span(PySequence_Fast_ITEMS(o),
-                                            static_cast<std::size_t>(PyTuple_GET_SIZE(o))),
-                                  is_same_at_each_call)))
+              std::ranges::all_of(items_of(o), is_same_at_each_call)))
             throw Puzzle("a cached function of objects that may change");
     Ref arguments, names;
     if (event.operation == Operation::call_expanded) {

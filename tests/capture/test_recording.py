@@ -6,6 +6,7 @@ import functools
 import gc
 import threading
 import types
+import typing
 import weakref
 
 import numpy as np
@@ -416,3 +417,28 @@ def test_a_loop_with_a_break_has_one_break_a_turn(make):
     for _ in range(3):
         torch.testing.assert_close(g(torch.ones(2), xs)[0], torch.full((2,), 6.0))
     assert g.counters()["eager_calls"] == 0
+
+
+def test_annotations_are_no_breaks():
+    """They are made anew at each call and looked up in a cache, as torch.autograd.backward does."""
+
+    def f(x):
+        (y,) = typing.cast(typing.Union[tuple[torch.Tensor], tuple[int | None]], (x,))  # noqa: UP007
+        return y.sin()
+
+    assert check(f, (torch.ones(2),), (torch.ones(3),))["breaks"] == 0
+
+
+def test_caches_of_annotations_that_change():
+    """A class that comes from outside is looked up as it is at each call."""
+
+    @functools.lru_cache
+    def scale(kind):
+        return 2 if kind == list[int] else 3
+
+    def f(x, of):
+        return x * scale(list[of])
+
+    f_ = captured(f)
+    for of in (int, str, int, float):
+        assert torch.equal(f_(torch.ones(2), of), f(torch.ones(2), of))

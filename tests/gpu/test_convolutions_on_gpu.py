@@ -78,8 +78,8 @@ def test_against_double_precision(dtype: torch.dtype, mode: str, tmp_path: pathl
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_no_number_stays(bad: float) -> None:
-    net = network()
-    x = torch.randn(2, 3, 64, 64, device="cuda")
+    net = network()[3:]
+    x = torch.randn(2, 16, 64, 64, device="cuda")
     x[0, 1, 10, 20] = bad
     y, eager = (narrow(f, torch.bfloat16)(x) for f in (ingot.compile(net), net))
     assert torch.equal(y.isnan(), eager.isnan()) and torch.equal(y.isinf(), eager.isinf())

@@ -5,6 +5,7 @@ import inspect
 import itertools
 import operator
 import sys
+import typing
 
 import torch
 
@@ -286,6 +287,18 @@ def caches(w):
     for n in (1, 1, 2, 1):
         w.call(f, w.t(2), n)
     w.note(calls)
+
+
+@program
+def annotations_that_are_made_at_each_call(w):
+    def f(x):
+        (y,) = typing.cast(typing.Union[tuple[torch.Tensor], tuple[int | None]], (x,))  # noqa: UP007
+        typing.cast(typing.Optional[list[int]], None)  # noqa: UP045
+        return y.sin()
+
+    f = w.compile(f)
+    for n in (2, 2, 3):
+        w.call(f, w.t(n))
 
 
 @program
