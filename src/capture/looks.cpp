@@ -81,9 +81,8 @@ Verdict Recording::on_cached_function(const Event& event, PyObject* callable,
     if (known != nullptr && known->dynamic()) throw Puzzle("a cached function from outside");
     if (strict_ == Strict::Backward) throw Puzzle("a cached function in a backward");
     for (PyObject* o : all)
-        if (!is_same_at_each_call(o) &&
-            !(world_->find(o) == nullptr && PyTuple_CheckExact(o) &&
-              std::ranges::all_of(items_of(o), is_same_at_each_call)))
+        if (!is_same_at_each_call(o) && !(world_->find(o) == nullptr && PyTuple_CheckExact(o) &&
+                                          std::ranges::all_of(items_of(o), is_same_at_each_call)))
             throw Puzzle("a cached function of objects that may change");
     Ref arguments, names;
     if (event.operation == Operation::call_expanded) {

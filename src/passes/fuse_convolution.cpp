@@ -86,8 +86,8 @@ class ConvolutionFuser {
                known_lt(Expr(stride[0]), weight[2]) == true;
     }
 
-    /// What `of` finds in one operand of the `prim` that makes `v`, and the numbers of channels that
-    /// are the other.
+    /// What `of` finds in one operand of the `prim` that makes `v`, and the numbers of channels
+    /// that are the other.
     template <class Of>
     std::optional<std::pair<Normed, ValueId>> step(ValueId v, Prim prim, const Of& of) const {
         const Node* n = maker(v);
@@ -154,7 +154,8 @@ class ConvolutionFuser {
         return rewriter_.out().emit(prim, std::move(operands), std::move(attrs), origin_);
     }
     ValueId converted(ValueId v, DType dtype) {
-        return rewriter_.out().type(v).dtype == dtype ? v : op(Prim::Convert, {v}, {{"dtype", dtype}});
+        return rewriter_.out().type(v).dtype == dtype ? v
+                                                      : op(Prim::Convert, {v}, {{"dtype", dtype}});
     }
     /// The weight with the scale in it, rounded behind that.
     ValueId weight(const Normed& c, DType dtype) {
@@ -181,8 +182,8 @@ class ConvolutionFuser {
         std::vector<ValueId> operands{rewriter_(conv.operands[0]), weight(f.main, dtype)};
         ValueId sum = shift(f.main);
         if (f.side)
-            sum = op(Prim::Add,
-                     {converted(sum, DType::F32), converted(shift(*f.side), DType::F32)});
+            sum =
+                op(Prim::Add, {converted(sum, DType::F32), converted(shift(*f.side), DType::F32)});
         operands.push_back(converted(sum, dtype));
         if (f.side) {
             const Node& side = old_.node(f.side->conv);

@@ -150,6 +150,7 @@ bool misplaced_by_meta(const c10::OperatorHandle& op) {
         "aten::nonzero_static",
         "aten::_embedding_bag",
         "aten::_embedding_bag_forward_only",
+        "aten::_efficient_attention_forward",
     };
     const std::string& name = op.schema().name();
     return std::find(std::begin(kOperators), std::end(kOperators), name) != std::end(kOperators);

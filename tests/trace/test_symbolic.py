@@ -235,3 +235,21 @@ def test_an_encoder_over_batches_and_lengths():
         for result, inputs in zip(results, calls, strict=True):
             close(result, model(*inputs))
     assert count == 1
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("function", [torch.positive, torch.conj_physical])
+def test_operators_that_give_their_operand_back(function, dynamic):
+    """With symbolic sizes composite operators reach the recorder whole."""
+
+    def f(x):
+        y = function(x)
+        y.add_(1)
+        return x * y.shape[0], y
+
+    g = ingot.compile(f, dynamic=dynamic, fullgraph=True)
+    for n in (3, 4, 5):
+        x = torch.randn(n)
+        mine = x.clone()
+        expected, (z, y) = f(x), g(mine)
+        assert torch.equal(z, expected[0]) and torch.equal(mine, x) and y is mine

@@ -63,7 +63,9 @@ def _copied(tree: Any, wide: bool = False) -> Any:
                 new = made.clone()
                 new = new.to(dtype) if made.dtype != dtype else new
             elif spread:
-                new = torch.empty_strided(made.shape, made.stride(), dtype=dtype).copy_(made)
+                new = torch.empty_strided(
+                    made.shape, made.stride(), dtype=dtype, device=made.device
+                ).copy_(made)
             else:
                 new = made.clone().to(dtype)
             seen[id(value)] = new.requires_grad_(value.requires_grad)
@@ -92,6 +94,14 @@ class Seen:
     drew: bool = False
 
 
+def generator_state(on_gpu: bool) -> torch.Tensor:
+    """Bytes of the generators that a case may draw from."""
+    states = [torch.get_rng_state()]
+    if on_gpu:
+        states.append(torch.cuda.get_rng_state())
+    return torch.cat(states)
+
+
 def see(case: Case, compiled: bool = False, wide: bool = False) -> Seen:
     """One run on copies of everything."""
     args, kwargs = _copied((case.args, case.kwargs), wide)
@@ -110,7 +120,8 @@ def see(case: Case, compiled: bool = False, wide: bool = False) -> Seen:
     call = ingot.compile(function) if compiled else function
     seen = Seen()
     torch.manual_seed(42)
-    state = torch.get_rng_state()
+    on_gpu = any(t.is_cuda for t in [*inputs, *owned])
+    state = generator_state(on_gpu)
     try:
         with torch.set_grad_enabled(case.gradients), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -121,17 +132,17 @@ def see(case: Case, compiled: bool = False, wide: bool = False) -> Seen:
             if case.gradients and roots and leaves:
                 generator = torch.Generator().manual_seed(5)
                 tangents = [
-                    torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t.dtype)
+                    torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t)
                     for t in roots
                 ]
                 torch.autograd.backward(roots, tangents)
                 seen.groups["gradient"] = [t.grad for t in leaves]
     except Exception as error:
         seen.error = error
-    seen.drew = not torch.equal(state, torch.get_rng_state())
+    seen.drew = not torch.equal(state, generator_state(on_gpu))
     seen.groups["buffer"] = buffers
     seen.groups["input"] = [t.detach() for t in inputs]
-    seen.groups["generator"] = [torch.get_rng_state()] if not wide else [None]
+    seen.groups["generator"] = [generator_state(on_gpu)] if not wide else [None]
     return seen
 
 
@@ -194,7 +205,7 @@ def stretched(tree: Any, seed: int) -> Any:
     def one(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not value.requires_grad:
             return value
-        factor = 1 + 0.2 * torch.rand(value.shape, generator=generator)
+        factor = 1 + 0.2 * torch.rand(value.shape, generator=generator).to(value.device)
         with torch.no_grad():  # in place, to keep the strides
             return _copied(value).detach().mul_(factor).requires_grad_()
 
@@ -276,11 +287,13 @@ def modules(pattern: str = "*") -> Iterator[Any]:
             yield info
 
 
-def module_cases(info: Any, dtype: torch.dtype, training: bool) -> Iterator[Case]:
+def module_cases(
+    info: Any, dtype: torch.dtype, training: bool, device: str = "cpu"
+) -> Iterator[Case]:
     """All inputs of the database, the module in this mode."""
     torch.manual_seed(0)
     samples = info.module_inputs_func(
-        info, device="cpu", dtype=dtype, requires_grad=True, training=training
+        info, device=device, dtype=dtype, requires_grad=True, training=training
     )
     for k, sample in enumerate(samples):
         if sample.forward_input is None:
@@ -291,7 +304,7 @@ def module_cases(info: Any, dtype: torch.dtype, training: bool) -> Iterator[Case
         if not any(
             isinstance(p, torch.nn.parameter.UninitializedParameter) for p in module.parameters()
         ):
-            module = module.to(dtype)
+            module = module.to(device, dtype)
         forward = sample.forward_input
         yield Case(module, tuple(forward.args), forward.kwargs, f"{k} {sample.desc}")
 
@@ -337,10 +350,10 @@ def spread(made: list, limit: int) -> list:
     return [made[k * (len(made) - 1) // (limit - 1)] for k in range(limit)]
 
 
-def operator_cases(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Case]:
+def operator_cases(op: Any, dtype: torch.dtype, limit: int, device: str = "cpu") -> Iterator[Case]:
     """At most `limit` samples, spread over the database's; with the in-place form and `out=`."""
     torch.manual_seed(0)
-    made = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=True), 80))
+    made = list(itertools.islice(op.sample_inputs(device, dtype, requires_grad=True), 80))
     function, in_place = op.op, op.inplace_variant
     chosen = spread(made, limit)
     for k, sample in enumerate(chosen):
@@ -420,6 +433,7 @@ def main() -> int:
     parser.add_argument("--only", default="*")
     parser.add_argument("--dtypes", default="float32,float64")
     parser.add_argument("--samples", type=int, default=6)
+    parser.add_argument("--device", default="cpu", help="on cuda without the calls that raise")
     parser.add_argument("--part", default="0/1", help="k/n: every n-th entry from the k-th")
     options = parser.parse_args()
     faulthandler.enable()
@@ -437,23 +451,27 @@ def main() -> int:
             for dtype in options.dtypes.split(","):
                 for training in (True, False):
                     try:
-                        cases = list(module_cases(info, getattr(torch, dtype), training))
+                        cases = list(
+                            module_cases(info, getattr(torch, dtype), training, options.device)
+                        )
                     except Exception as error:
                         counts["no cases"] += 1
                         print(info.name, dtype, "no cases", _line(error))
                         continue
                     mode = "train" if training else "eval"
                     tell(f"{info.name} {dtype} {mode}", judge(iter(cases), counts, reasons))
-            tell(f"{info.name} errors", judge(module_errors(info), counts, reasons))
+            if options.device == "cpu":  # some end the use of a GPU
+                tell(f"{info.name} errors", judge(module_errors(info), counts, reasons))
     else:
         for op in itertools.islice(differentiable_operators(options.only), part, None, parts):
             for dtype in options.dtypes.split(","):
                 kind = getattr(torch, dtype)
-                if kind not in op.supported_backward_dtypes("cpu"):
+                if kind not in op.supported_backward_dtypes(options.device):
                     continue
-                cases = operator_cases(op, kind, options.samples)
+                cases = operator_cases(op, kind, options.samples, options.device)
                 tell(f"{full_name(op)} {dtype}", judge(cases, counts, reasons))
-            tell(f"{full_name(op)} errors", judge(operator_errors(op), counts, reasons))
+            if options.device == "cpu":
+                tell(f"{full_name(op)} errors", judge(operator_errors(op), counts, reasons))
     print(dict(counts))
     for reason, n in reasons.most_common(60):
         print(f"{n:6d} {reason}")

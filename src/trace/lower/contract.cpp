@@ -1,4 +1,5 @@
 // Matrix products, convolutions, attention.
+#include <ATen/Context.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <c10/core/GradMode.h>
 
@@ -160,10 +161,27 @@ struct AttentionForm {
     void give(Call& call, ValueId out) const {
         if (call.emit().sizes(out) != query.sym_sizes().vec())
             throw NotSupported("attention with values of another width");
-        call.give(out, preserved_strides(layout_of(query)), query.device());
+        call.give(out, strides(call), query.device());
     }
 
   private:
+    /// As the kernel that eager takes lays its result out: flash attention as the query, and on
+    /// GPUs in wider types the memory-efficient one with the heads beside each other, or plain
+    /// products.
+    SymInts strides(Call& call) const {
+        if (!query.is_cuda() || bytes(to_dtype(query.scalar_type())) < 4)
+            return preserved_strides(layout_of(query));
+        const at::Tensor key = call.tensor("key"), value = call.tensor("value");
+        const auto fits = [](const at::Tensor& t) {
+            return t.size(3) % 4 == 0 && t.sym_stride(3) == 1;
+        };
+        const SymInts s = query.sym_sizes().vec();
+        const bool efficient = query.scalar_type() == at::kFloat &&
+                               at::globalContext().userEnabledMemEfficientSDP() && fits(query) &&
+                               fits(key) && fits(value) && key.sym_size(1) == s[1];
+        if (!efficient) return contiguous(s);
+        return {s[2] * s[1] * s[3], s[3], s[1] * s[3], 1};
+    }
     /// Of four dims; bool, or numbers of the query's type that are added.
     ValueId mask(Call& call, const at::Tensor& given) const {
         Emitter& e = call.emit();

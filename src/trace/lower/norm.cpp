@@ -134,9 +134,16 @@ void lower_batch_norm(Call& call) {
     SymInts strides =
         is_contiguous(l) ? contiguous(sizes) : format_strides(sizes, suggested_format(l));
     call.give(e.convert(y, type), strides, x.device());
-    DType st = statistics_type(x, w, b);
-    if (training) {
+    // On GPUs always the type they are computed in; there evaluation hands them out too.
+    const bool gpu = x.device().is_cuda();
+    const DType st = gpu ? wide : statistics_type(x, w, b);
+    if (training || (gpu && !vendor)) {
         for (ValueId s : {mean, invstd}) call.give(e.convert(s, st), {1}, x.device());
+    } else {
+        ValueId none = e.full(st, {0}, 0.0);
+        for (int i = 0; i < 2; ++i) call.give(none, {1}, x.device());
+    }
+    if (training) {
         double momentum = call.real_or(vendor ? "exponential_average_factor" : "momentum", 0.1);
         const c10::SymInt n = numel(sizes) / c.max(1);
         auto update = [&](const at::Tensor& running, ValueId fresh) {
@@ -152,9 +159,6 @@ void lower_batch_norm(Call& call) {
                 update(rv, e.add(variance, e.div(variance, n - 1)));
             }
         }
-    } else {
-        ValueId none = e.full(st, {0}, 0.0);
-        for (int i = 0; i < 2; ++i) call.give(none, {1}, x.device());
     }
     // The reserve of cuDNN's and of the unified operators.
     if (vendor || (call.find("training") == nullptr && frozen_call))

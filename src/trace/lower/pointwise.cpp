@@ -156,9 +156,11 @@ void lower_sign(Call& call) {
         return e.dtype(v[0]) == DType::Bool ? v[0] : e.op(Prim::Sign, {v[0]});
     });
 }
-void lower_identity(Call& call) {
-    lower_pointwise(call, {operand(call, "self")}, {.wide = false},
-                    [](Emitter&, auto v) { return v[0]; });
+/// The operand itself, as a composite operator returns it.
+void lower_positive(Call& call) {
+    const at::Tensor self = call.tensor("self");
+    if (self.scalar_type() == c10::kBool) throw NotSupported("a plus in front of truth values");
+    call.give(self);
 }
 void lower_reciprocal(Call& call) { unary_float<Prim::Reciprocal>(call); }
 void lower_square(Call& call) {
@@ -191,6 +193,12 @@ void lower_conj_physical(Call& call) {
     lower_pointwise(call, {operand(call, "self")}, {.wide = false}, [](Emitter& e, auto v) {
         return is_complex(e.dtype(v[0])) ? e.op(Prim::Conj, {v[0]}) : v[0];
     });
+}
+/// Gives back what has nothing to conjugate, as composite operators do.
+void lower_conj_or_self(Call& call) {
+    const at::Tensor self = call.tensor("self");
+    if (self.is_complex() || call.target.defined()) return lower_conj_physical(call);
+    call.give(self);
 }
 void lower_polygamma(Call& call) {
     std::int64_t n = call.integer("n");
@@ -391,12 +399,12 @@ std::span<const LoweringEntry> pointwise_lowerings() {
         {"angle", lower_angle},
         {"bitwise_not", unary_same<Prim::BitwiseNot>},
         {"ceil", unary_rounding<Prim::Ceil>},
-        {"conj_physical", lower_conj_physical},
+        {"conj_physical", lower_conj_or_self},
         {"_conj_physical", lower_conj_physical},
         {"floor", unary_rounding<Prim::Floor>},
         {"frac", unary_same<Prim::Frac>},
         {"neg", unary_same<Prim::Neg>},
-        {"positive", lower_identity},
+        {"positive", lower_positive},
         {"relu", unary_same<Prim::Relu>},
         {"round", lower_round},
         {"sgn", lower_sign},

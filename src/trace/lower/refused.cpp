@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <span>
 #include <unordered_map>
 
 #include "trace/lower/call.h"
@@ -114,16 +115,36 @@ constexpr Refusal kRefusals[] = {
     {"upsample_nearest3d", "bic"},
 };
 
+/// What only the kernels of GPUs refuse: tests/gpu/test_operators_on_gpu.py.
+constexpr Refusal kRefusalsOfGpus[] = {
+    {"addbmm", "bui"},
+    {"addmm", "bui"},
+    {"addmv", "bui"},
+    {"angle", "hy"},
+    {"baddbmm", "bui"},
+    {"igamma", "hy"},
+    {"igammac", "hy"},
+    {"max_pool2d_with_indices", "ui"},
+    {"max_pool3d_with_indices", "ui"},
+    {"mse_loss", "bui"},
+};
+
+/// By name, the rows of its overloads.
+using Index = std::unordered_map<std::string_view, std::vector<Refusal>>;
+const Index* indexed(std::span<const Refusal> table) {
+    auto* m = new Index();
+    for (const Refusal& r : table) {
+        const std::string_view whole = r.name;
+        (*m)[whole.substr(0, whole.find('.'))].push_back(r);
+    }
+    return m;
+}
+
 /// Looked up for every operator recorded, so by what its name holds already.
-std::string_view types_refused_by(const c10::OperatorName& op) {
-    static const auto* const index = [] {  // by name, the rows of its overloads
-        auto* m = new std::unordered_map<std::string_view, std::vector<Refusal>>();
-        for (const Refusal& r : kRefusals) {
-            const std::string_view whole = r.name;
-            (*m)[whole.substr(0, whole.find('.'))].push_back(r);
-        }
-        return m;
-    }();
+std::string_view types_refused_by(const c10::OperatorName& op, bool gpus) {
+    static const Index* const everywhere = indexed(kRefusals);
+    static const Index* const on_gpus = indexed(kRefusalsOfGpus);
+    const Index* const index = gpus ? on_gpus : everywhere;
     std::string_view name = op.name;
     if (!name.starts_with("aten::")) return {};
     name.remove_prefix(6);
@@ -154,8 +175,9 @@ bool promotes(std::string_view name) {
 }  // namespace
 
 bool eager_refuses(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-    const std::string_view types = types_refused_by(op.operator_name());
-    if (types.empty()) return false;
+    const std::string_view types = types_refused_by(op.operator_name(), false);
+    const std::string_view on_gpus = types_refused_by(op.operator_name(), true);
+    if (types.empty() && on_gpus.empty()) return false;
     std::vector<at::Tensor> tensors;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
         const c10::Argument& formal = op.schema().arguments()[i];
@@ -164,8 +186,13 @@ bool eager_refuses(const c10::OperatorHandle& op, std::span<const c10::IValue> a
         else if (arguments[i].isScalar() && promotes(formal.name()))
             tensors.push_back(wrapped(arguments[i].toScalar()));
     }
-    return !tensors.empty() &&
-           types.find(letter_of(common_type(tensors))) != std::string_view::npos;
+    if (tensors.empty()) return false;
+    const char type = letter_of(common_type(tensors));
+    const bool gpu = std::ranges::any_of(tensors, [](const auto& t) { return t.is_cuda(); });
+    const auto refused_by = [&](std::string_view list) {
+        return list.find(type) != std::string_view::npos;
+    };
+    return refused_by(types) || (gpu && refused_by(on_gpus));
 }
 
 }  // namespace ingot::trace
