@@ -369,14 +369,23 @@ void RecorderState::record(const c10::OperatorHandle& op, torch::jit::Stack& sta
             const torch::jit::Stack arguments(
                 stack.end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size()),
                 stack.end());
-            const std::size_t below = stack.size() - arguments.size();
+            const std::size_t below = stack.size() - arguments.size(), calls = log.size();
+            const auto forget_calls = [&] {
+                log.erase(log.begin() + static_cast<std::ptrdiff_t>(calls), log.end());
+            };
             try {
                 op.callBoxedForDispatchKey(key, stack);
+                // Autograd knows this operator, not what its kernel calls (out= forms, above all).
+                if (key == c10::DispatchKey::CompositeExplicitAutograd) {
+                    forget_calls();
+                    log_call(op, arguments, stack);
+                }
             } catch (const c10::Error& e) {
                 // A kernel, not a decomposition: it asked for data. The call itself may do.
                 if (std::string_view(e.what_without_backtrace()).find("storage") ==
                     std::string_view::npos)
                     throw;
+                forget_calls();
                 stack.resize(below);
                 stack.insert(stack.end(), arguments.begin(), arguments.end());
                 record_extern(op, stack);

@@ -34,6 +34,11 @@ def worst(a: torch.Tensor, b: torch.Tensor) -> float:
     return (a.double() - b.double()).abs().max().item() if a.numel() else 0.0
 
 
+def strides(t: torch.Tensor) -> list[int]:
+    """Of the dims that are walked along."""
+    return [stride for size, stride in zip(t.shape, t.stride(), strict=True) if size > 1]
+
+
 def assert_as_good(
     got: Tensors,
     eager: Tensors,

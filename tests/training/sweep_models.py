@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from judge import strides
 
 import ingot
 from ingot.bench.models import import_torchvision, import_transformers, tensors_of
@@ -213,11 +214,6 @@ def wide(inputs: dict) -> dict:
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:
     return (a.double() - b.double()).norm().item()
-
-
-def strides(t: torch.Tensor) -> list[int]:
-    """Of the dims that are walked along."""
-    return [stride for size, stride in zip(t.shape, t.stride(), strict=True) if size > 1]
 
 
 def differences(module: torch.nn.Module, inputs: dict, autocast: bool) -> list[str]:

@@ -57,8 +57,14 @@ void lower_safe_softmax(Call& call) {
     ValueId y = e.convert(e.div(p.exp, p.sum), p.out);
     call.give(e.select(all, e.number(y, 0), y), result_strides(call), self.device());
 }
+/// What eager's kernels raise about is eager's to say.
+void check_same_type(const at::Tensor& grad, const at::Tensor& out) {
+    if (grad.scalar_type() != out.scalar_type())
+        throw NotSupported("a softmax and its gradient of two types");
+}
 void lower_softmax_backward(Call& call) {
     at::Tensor grad = call.tensor("grad_output"), out = call.tensor("output");
+    check_same_type(grad, out);
     Emitter& e = call.emit();
     SymInts sizes = out.sym_sizes().vec();
     Ints dims{wrap_dim(call.integer("dim"), out.dim())};
@@ -72,6 +78,7 @@ void lower_softmax_backward(Call& call) {
 }
 void lower_log_softmax_backward(Call& call) {
     at::Tensor grad = call.tensor("grad_output"), out = call.tensor("output");
+    check_same_type(grad, out);
     Emitter& e = call.emit();
     SymInts sizes = out.sym_sizes().vec();
     Ints dims{wrap_dim(call.integer("dim"), out.dim())};
