@@ -7,6 +7,9 @@ import torch
 
 import ingot
 
+# PyTorch's databases of operators, once imported, would forbid all tests of the process to set flags.
+torch.backends.disable_global_flags = lambda: None
+
 
 @pytest.fixture(autouse=True)
 def fresh():
