@@ -7,7 +7,7 @@ import torch
 
 import ingot
 
-# PyTorch's databases of operators, once imported, would forbid all tests of the process to set flags.
+# PyTorch's databases of operators, once imported, forbid all tests of the process to set flags.
 torch.backends.disable_global_flags = lambda: None
 
 

@@ -206,6 +206,7 @@ const Table& method_kinds() {
              "BaseException.with_traceback",
              "function.__get__",
              "property.__get__",
+             "property.__init__",
              "staticmethod.__get__",
              "classmethod.__get__"});
         put(t, CallKind::Deep,

@@ -163,6 +163,7 @@ void GraphEnd::compile(const RecordingContext& context, const Transcript& transc
         bug_ = true;
     }
     if (numbers_.any()) throw NeedsNumbers(reason_, recorder_.symbols()->any());
+    if (recorder_.assumes()) throw NotSupported(reason_);  // calls would raise in other words
     const WithoutLock unlocked;
     segment_.program =
         SegmentProgram::of_log(transcript.log, transcript.inputs, promises_, outputs_);

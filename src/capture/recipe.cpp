@@ -9,9 +9,11 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 #include "capture/dict_image.h"
+#include "capture/interpreter/unstarted.h"
 #include "capture/objects.h"
 #include "capture/set_image.h"
 
@@ -53,6 +55,15 @@ bool is_iterator_with_reduce(PyObject* o) {
            t == &PyEnum_Type || t == &PyZip_Type || t == &PyReversed_Type || t == &PyMap_Type ||
            t == &PyFilter_Type || t == &PyListRevIter_Type || is_dict_iterator(o);
 }
+
+/// CPython's itertools.chain.
+struct Chain {
+    PyObject ob_base;
+    PyObject* source;  // an iterator over iterables; none: it is at its end
+    PyObject* active;  // over the current one
+};
+
+bool has_name(PyObject* o, std::string_view name) { return Py_TYPE(o)->tp_name == name; }
 
 /// Makes an instance of `type` as its layout's own __new__ does.
 PyObject* bare(PyObject* type) {
@@ -201,6 +212,33 @@ std::int32_t RecipeBuilder::deque(PyObject* o) {
     return at;
 }
 
+std::int32_t RecipeBuilder::generator(PyObject* o) {
+    const std::optional<GeneratorCall> call = call_of_unstarted(o);
+    if (!call) refuse(o);
+    std::vector<std::int32_t> parts = {add(call->function)};
+    for (PyObject* argument : call->positional) parts.push_back(add(argument));
+    for (PyObject* argument : call->keyword_values) parts.push_back(add(argument));
+    Ref names = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(call->keyword_names.size())));
+    if (!names) refuse(o);
+    for (std::size_t k = 0; k < call->keyword_names.size(); ++k)
+        PyTuple_SET_ITEM(names.get(), static_cast<Py_ssize_t>(k),
+                         Py_NewRef(call->keyword_names[k]));
+    return emit({Make::Generator, -1, 0, std::move(names), std::move(parts)});
+}
+
+std::int32_t RecipeBuilder::chain(PyObject* o) {
+    const auto* it = reinterpret_cast<const Chain*>(o);
+    if (it->source == nullptr || it->active != nullptr) refuse(o);
+    const std::int32_t source = add(it->source);
+    const std::int32_t arguments = emit(
+        {Make::Tuple, -1, 0, Ref::borrow(reinterpret_cast<PyObject*>(&PyTuple_Type)), {source}});
+    Ref make = Ref::steal(
+        PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(o)), "from_iterable"));
+    if (!make) refuse(o);
+    const std::int32_t function = emit({Make::Constant, -1, 0, std::move(make)});
+    return emit({Make::Reduced, -1, 0, {}, {function, arguments}});
+}
+
 Ref RecipeBuilder::image_of_set(PyObject* set, const std::vector<std::int32_t>& members) const {
     for (std::int32_t member : members)
         if (recipes_.instructions[static_cast<std::size_t>(member)].make != Make::Constant)
@@ -298,7 +336,9 @@ std::int32_t RecipeBuilder::fresh(PyObject* o) {
     if (PyTuple_Check(o)) return tuple(o);
     if (PyFunction_Check(o)) return function(o);
     if (is_iterator_with_reduce(o)) return iterator(o);
-    if (std::string_view(Py_TYPE(o)->tp_name) == "functools.partial") return iterator(o);
+    if (has_name(o, "functools.partial")) return iterator(o);
+    if (has_name(o, "itertools.chain")) return chain(o);
+    if (PyGen_CheckExact(o)) return generator(o);
     if (PyMethod_Check(o)) {
         const std::int32_t f = add(PyMethod_GET_FUNCTION(o)), s = add(PyMethod_GET_SELF(o));
         return emit({Make::Method, -1, 0, {}, {f, s}});
@@ -423,6 +463,14 @@ struct Worker {
         return made.release();
     }
 
+    PyObject* make_generator(const Instruction& i) const {
+        std::vector<PyObject*> arguments;
+        for (std::size_t n = 1; n < i.parts.size(); ++n) arguments.push_back(part(i, n));
+        const auto named = static_cast<std::size_t>(PyTuple_GET_SIZE(i.object.get()));
+        return PyObject_Vectorcall(part(i, 0), arguments.data(), arguments.size() - named,
+                                   named == 0 ? nullptr : i.object.get());
+    }
+
     PyObject* create(const Instruction& i) const {
         switch (i.make) {
             case Make::Constant:
@@ -464,6 +512,8 @@ struct Worker {
                 return make_reduced(i);
             case Make::DictIterator:
                 return make_dict_iterator(i);
+            case Make::Generator:
+                return make_generator(i);
             default:
                 return nullptr;
         }

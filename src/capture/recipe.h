@@ -50,6 +50,7 @@ enum class Make : std::uint8_t {
     Object,        // empty, of type `object`; filled later
     Reduced,       // parts[0](*parts[1]), state parts[2] if given
     DictIterator,  // of type `object` over the dict parts[0], `offset` items on
+    Generator,     // by the call of parts[0]; the last arguments by the names in the tuple `object`
     // Filling what is there: register `index`.
     FillList,    // extend a list or deque by parts
     FillDict,    // parts: key, value, ...
@@ -122,6 +123,8 @@ class RecipeBuilder {
     std::int32_t function(PyObject* object);
     std::int32_t iterator(PyObject* object);
     std::int32_t deque(PyObject* object);
+    std::int32_t generator(PyObject* object);
+    std::int32_t chain(PyObject* object);
     /// A set or frozenset, empty so far, that takes the places of `set`; none: it cannot be one for
     /// all replays, as these members differ.
     Ref image_of_set(PyObject* set, const std::vector<std::int32_t>& members) const;

@@ -197,6 +197,25 @@ void Recording::refuse_unknown(std::span<PyObject* const> tensors, const char* r
             throw Puzzle(reason);
 }
 
+bool Recording::assume_no_raise(Frame frame, const Event& event, PyObject** result) {
+    PyObject* o = event.operands[0];
+    if (event.operation != Operation::truth || strict_ == Strict::Backward || !is_our_tensor(o) ||
+        !THPVariable_CheckExact(o))
+        return false;
+    const at::Tensor& t = THPVariable_Unpack(o);
+    if (t.sym_numel().maybe_as_int() != 1 || t.is_complex()) return false;
+    if (trace::known_number(recorder_->log(), t, *recorder_->symbols())) return false;
+    const std::optional<bool> raising = frame.raising_truth();
+    if (!raising) return false;
+    const at::Tensor whole = t.detach();
+    if (*raising)
+        recorder_->assume(whole.eq(0));
+    else
+        recorder_->assume(t.scalar_type() == at::kBool ? whole : whole.ne(0));
+    *result = PyBool_FromLong(*raising ? 0 : 1);
+    return true;
+}
+
 void Recording::read_arguments(std::span<PyObject* const> arguments, int depth) {
     for (PyObject* o : arguments)
         if (o != nullptr) world_->read_whole(o, depth);
@@ -655,6 +674,7 @@ Verdict Recording::on_operator(Frame frame, const Event& event, PyObject** resul
         (event.operation == Operation::unary &&
          event.detail == static_cast<int>(UnaryOperator::logical_not))) {
         if (tensors) {
+            if (assume_no_raise(frame, event, result)) return Verdict::handled;
             refuse_unknown(o, "a tensor decides a branch");
             return carried(frame, event, result);
         }

@@ -303,6 +303,9 @@ class Recording final : public Observer {
     void note_reason(const std::string& reason);
     void read_arguments(std::span<PyObject* const> arguments, int depth);
     bool is_our_tensor(PyObject* object) const;
+    /// Where one side of the branch raises, the graph is to fail there, and eager to raise: the
+    /// other side goes on.
+    bool assume_no_raise(Frame frame, const Event& event, PyObject** result);
     /// Throws a Puzzle unless the number in each of the tensors is known while recording.
     void refuse_unknown(std::span<PyObject* const> tensors, const char* reason);
     static bool snapshot(Frame frame, const Event& event, bool leaves,

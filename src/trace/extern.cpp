@@ -26,6 +26,23 @@ at::Tensor as_meta(const at::Tensor& t, bool symbolic) {
                     : at::empty_strided(t.sizes(), t.strides(), options);
 }
 
+bool holds_symbols(const c10::IValue& value) {
+    return value.isSymInt() ||
+           (value.isList() && std::ranges::any_of(value.toListRef(), &c10::IValue::isSymInt));
+}
+
+/// Symbolic numbers fixed as they are.
+c10::IValue with_numbers(const c10::IValue& value) {
+    if (!holds_symbols(value)) return value;
+    const auto fixed = [](const c10::IValue& v) {
+        return v.isInt() ? v.toInt() : concrete(v.toSymInt());
+    };
+    if (value.isSymInt()) return fixed(value);
+    std::vector<std::int64_t> numbers;
+    for (const c10::IValue& e : value.toListRef()) numbers.push_back(fixed(e));
+    return numbers;
+}
+
 /// The call being recorded: its operands in order and the stand-ins for the meta function.
 struct Builder {
     ExternCallee callee;
@@ -83,8 +100,9 @@ struct Builder {
             }
         } else {
             if (v.isGenerator()) throw NotSupported("an explicit generator");
-            callee.arguments.push_back(v);
-            meta.push_back(v.isDevice() ? c10::IValue(c10::Device(c10::kMeta)) : v);
+            callee.arguments.push_back(symbolic ? v : with_numbers(v));
+            meta.push_back(v.isDevice() ? c10::IValue(c10::Device(c10::kMeta))
+                                        : callee.arguments.back());
         }
     }
 
@@ -97,7 +115,7 @@ struct Builder {
 };
 
 bool has_symbolic_sizes(const c10::IValue& value) {
-    bool found = value.isSymInt();
+    bool found = holds_symbols(value);
     for_each_tensor(value, [&](const at::Tensor& t) {
         found = found || (t.defined() && t.unsafeGetTensorImpl()->has_symbolic_sizes_strides());
     });
@@ -156,14 +174,6 @@ bool misplaced_by_meta(const c10::OperatorHandle& op) {
     return std::find(std::begin(kOperators), std::end(kOperators), name) != std::end(kOperators);
 }
 
-/// The gradient of complex eigenvectors is defined only for what does not depend on their phases:
-/// eager's looks at the data whether it is, and raises if not. It leaves that out on promises.
-bool gradient_checks_data(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-    if (op.schema().name() != "aten::_linalg_eigh" || !at::GradMode::is_enabled()) return false;
-    const at::Tensor& matrix = arguments[0].toTensor();
-    return matrix.is_complex() && matrix.requires_grad();
-}
-
 /// Gradients of pooling lie as the image does whose gradient they are; their meta functions, which
 /// say the same, insist on numbers. The image's argument, or nothing for any other operator.
 std::optional<int> image_of_pooling(const c10::FunctionSchema& schema) {
@@ -174,6 +184,31 @@ std::optional<int> image_of_pooling(const c10::FunctionSchema& schema) {
     };
     if (std::ranges::find(kOperators, schema.name()) == std::end(kOperators)) return std::nullopt;
     return schema.argumentIndexWithName("self");
+}
+
+/// Gradients of upsampling have the sizes that the call is given, which their meta functions want
+/// as numbers. The gradient, or nothing for any other operator.
+at::Tensor gradient_of_upsampling(const c10::FunctionSchema& schema,
+                                  const torch::jit::Stack& meta) {
+    static constexpr std::string_view kLikeTheResult[] = {
+        "aten::upsample_bilinear2d_backward",
+        "aten::_upsample_bilinear2d_aa_backward",
+        "aten::upsample_trilinear3d_backward",
+    };
+    static constexpr std::string_view kContiguous[] = {
+        "aten::upsample_linear1d_backward",
+        "aten::upsample_bicubic2d_backward",
+        "aten::_upsample_bicubic2d_aa_backward",
+    };
+    const bool like_the_result =
+        std::ranges::find(kLikeTheResult, schema.name()) != std::end(kLikeTheResult);
+    if (!like_the_result && std::ranges::find(kContiguous, schema.name()) == std::end(kContiguous))
+        return {};
+    const auto sizes = static_cast<std::size_t>(*schema.argumentIndexWithName("input_size"));
+    const at::Tensor& result = meta[0].toTensor();
+    return at::empty_symint(
+        meta[sizes].toSymIntVector(), result.options(),
+        like_the_result ? result.suggest_memory_format() : c10::MemoryFormat::Contiguous);
 }
 
 /// Fused attention that is not asked for its weights gives none, which its meta function does not
@@ -225,7 +260,6 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
         throw NotSupported("it looks beyond its operand into the storage");
     std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(count),
                                        stack.end());
-    if (gradient_checks_data(op, arguments)) throw NotSupported("its gradient checks the data");
     for (c10::IValue& v : arguments) {  // floats are numbers to a call
         if (v.isSymFloat()) v = v.toSymFloat().guard_float(__FILE__, __LINE__);
         if (!v.isTensor() || !v.toTensor().defined()) continue;
@@ -250,6 +284,11 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
             meta = {at::empty_like(t, t.suggest_memory_format())};
             return b;
         }
+        if (const at::Tensor t = symbolic ? gradient_of_upsampling(schema, meta) : at::Tensor();
+            t.defined()) {
+            meta = {t};
+            return b;
+        }
         op.callBoxed(meta);
         add_workspace(op, arguments, meta);
         return b;
@@ -267,6 +306,7 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
 
     std::vector<Type> types;
     auto add_result = [&](const at::Tensor& m, bool is_operand, int index) {
+        if (m.layout() != c10::kStrided) throw NotSupported("a result that is not strided");
         types.push_back({to_dtype(m.scalar_type()), to_sizes(m.sym_sizes()), Device{}});
         b.callee.results.push_back({is_operand, index});
         b.callee.result_strides.push_back(to_sizes(m.sym_strides()));

@@ -108,6 +108,8 @@ void RecorderState::write_inputs() {
     for (std::size_t i = 0; i < input_cells_.size(); ++i) {
         const Cell& cell = *input_cells_[i];
         if (cell.generation == 0) continue;
+        if (assumes && device.value_or(c10::kCPU).is_cuda())  // its inputs are not put back
+            throw NotSupported("an input is written beside a branch that raises");
         inputs[i].silent = !cell.noticed;
         if (repeats(cell.sizes, cell.strides))
             throw NotSupported("a write to an input whose elements overlap");

@@ -300,6 +300,20 @@ bool RecorderState::run_on_metas(const c10::OperatorHandle& op, torch::jit::Stac
 
 namespace {
 
+/// What keeps eager's gradient from being recorded, or nothing. That of complex eigenvectors is
+/// defined only for what does not depend on their phases: eager's looks at the data whether it is,
+/// and raises if not. It leaves that out on promises.
+std::string_view unrecorded_gradient(const c10::OperatorHandle& op,
+                                     std::span<const c10::IValue> arguments) {
+    const std::string& name = op.schema().name();
+    const bool eigenvectors = name == "aten::_linalg_eigh", embedding = name == "aten::embedding";
+    if ((!eigenvectors && !embedding) || !at::GradMode::is_enabled()) return {};
+    const at::Tensor& operand = arguments[0].toTensor();
+    if (!operand.requires_grad()) return {};
+    if (eigenvectors && operand.is_complex()) return "its gradient checks the data";
+    return embedding && arguments[4].toBool() ? "its gradient is sparse" : "";
+}
+
 /// Whether PyTorch's graph, as it was built for promises, holds nothing of what the call is given.
 bool is_apart_from_gradients(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) {
     bool apart = true;
@@ -351,6 +365,10 @@ void RecorderState::record(const c10::OperatorHandle& op, torch::jit::Stack& sta
         // Where the program can be left, eager raises when it is this operator's turn.
         if (refused && (follows_gradients || refuses_gradients))
             throw NotSupported("eager takes no operands of this type");
+        if (const auto why =
+                unrecorded_gradient(op, std::span(stack).last(op.schema().arguments().size()));
+            !why.empty())
+            throw NotSupported(std::string(why));
         if (refused || stays_a_call(op)) return record_extern(op, stack);
         if (run_fused_step(op, stack)) return;
         if (lower(op, stack)) return;
@@ -400,6 +418,17 @@ void RecorderState::record(const c10::OperatorHandle& op, torch::jit::Stack& sta
         }
         throw;
     }
+}
+
+void RecorderState::assume(const at::Tensor& condition) {
+    static const c10::OperatorHandle op =
+        c10::Dispatcher::singleton().findSchemaOrThrow("aten::_assert_async", "msg");
+    static const std::string message = "a condition without which the program raises";
+    origin = "assumption";
+    Emitter e(graph, *symbols, origin);
+    e.op(Prim::Assert, {read(promise(condition))}, {{"message", message}});
+    log.push_back({op, {condition, message}, {}, c10::GradMode::is_enabled()});
+    assumes = true;
 }
 
 Recorder::Recorder() : state_(std::make_unique<RecorderState>()) {
@@ -504,6 +533,8 @@ at::Tensor Recorder::data_of(const at::Tensor& tensor) {
     copy.op = op;
     return data;
 }
+void Recorder::assume(const at::Tensor& condition) { state_->assume(condition); }
+bool Recorder::assumes() const { return state_->assumes; }
 bool Recorder::is_input(const at::Tensor& promise) {
     const Promise* p = as_promise(promise.unsafeGetTensorImpl());
     return p != nullptr && p->cell()->input >= 0;

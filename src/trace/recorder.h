@@ -259,6 +259,11 @@ class Recorder {
     /// What `data` of a tensor, from outside or not, is: a promise of the same memory that has
     /// neither its history nor its version counter.
     at::Tensor data_of(const at::Tensor& tensor);
+    /// `condition`, a boolean with one element, is true, or a call of the program fails with inputs
+    /// as they were: eager then does what it does. A call of the log says so too.
+    void assume(const at::Tensor& condition);
+    /// Whether anything was assumed.
+    bool assumes() const;
     /// Whether the promise's memory is an input's.
     static bool is_input(const at::Tensor& promise);
     /// What is recorded from here to `end_region` keeps nothing for a backward: it is computed

@@ -55,6 +55,7 @@ class RecorderState {
     bool refuses_gradients = false;
     bool refused_gradient = false;  // and has done so
     bool follows_gradients = false;
+    bool assumes = false;       // see Recorder::assume
     std::vector<Expr> numbers;  // the symbols of add_number, in order
     Recorder::NumberReader read_number;
     Recorder::FloatReader own_float;
@@ -125,6 +126,7 @@ class RecorderState {
     void specialise_met(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
     void read_stand_ins(const c10::OperatorHandle& op, torch::jit::Stack& stack);
     bool lower(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+    void assume(const at::Tensor& condition);
     void log_call(const c10::OperatorHandle& op, std::vector<c10::IValue> arguments,
                   const torch::jit::Stack& stack);
 

@@ -15,6 +15,7 @@ import torch
 
 import ingot
 from ingot import _ingot
+from recording_backend import RecordingBackend
 
 
 def captured(function, **options):
@@ -372,6 +373,51 @@ def test_explain_names_what_a_recording_came_to_nothing_for():
         assert g(torch.ones(2))[0] == [1]
     counters = g.counters()
     assert counters["recordings"] == 3 and counters["breaks"] == 1 and counters["replays"] == 1
+
+
+def test_a_branch_that_raises_is_no_break():
+    torch.distributions.Distribution.set_default_validate_args(True)  # TorchDynamo turns it off
+
+    def f(x):
+        drawn = torch.distributions.Normal(x, 1.0).sample()
+        if not (drawn == drawn).all():
+            raise AssertionError("not a number")
+        if drawn.isinf().any() or (drawn > 1e9).any():
+            raise ValueError(f"beyond {drawn.max()}")
+        return drawn * 2
+
+    g = captured(f)
+    for _ in range(3):
+        torch.manual_seed(1)
+        got = g(torch.ones(3))
+        torch.manual_seed(1)
+        torch.testing.assert_close(got, f(torch.ones(3)), rtol=0, atol=0)
+    counters = g.counters()
+    assert (counters["graphs"], counters["breaks"], counters["replays"]) == (1, 0, 2)
+    state = torch.get_rng_state()
+    for wrong in (float("nan"), float("inf"), 1e10):
+        with pytest.raises(ValueError, match=r"Expected parameter loc|beyond"):
+            g(torch.full((3,), wrong))
+    torch.set_rng_state(state)
+    for wrong in (float("nan"), float("inf"), 1e10):
+        with pytest.raises(ValueError, match=r"Expected parameter loc|beyond"):
+            f(torch.full((3,), wrong))
+    assert g.counters()["breaks"] == 0 and g.counters()["eager_calls"] == 3
+
+
+def test_a_branch_that_raises_is_a_call_of_a_backends_graph():
+    def f(x):
+        if x.isnan().any():
+            raise ValueError("not a number")
+        return x * 2
+
+    g = ingot.compile(f, backend=(backend := RecordingBackend()), fullgraph=True)
+    torch.testing.assert_close(g(torch.ones(3)), torch.full((3,), 2.0))
+    (graph,) = backend.graphs
+    calls = [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
+    assert "aten._assert_async.msg" in calls
+    with pytest.raises(RuntimeError, match="without which the program raises"):
+        g(torch.full((3,), float("nan")))
 
 
 def test_a_seed_is_a_break():

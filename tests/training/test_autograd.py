@@ -521,3 +521,49 @@ def test_hooks_run_in_the_order_of_eager(kind):
         left.append([name for name, p in model.named_parameters() if p.grad is not None])
     assert orders[0] == orders[1] and len(orders[0]) > 10
     assert left[0] == left[1] and 0 < len(left[0]) < 20
+
+
+@pytest.mark.parametrize("bag", [False, True])
+def test_embeddings_with_sparse_gradients(bag):
+    tables = {}
+    for compile_it in (False, True):
+        torch.manual_seed(0)
+        table = (torch.nn.EmbeddingBag if bag else torch.nn.Embedding)(30, 4, sparse=True)
+        rest = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh())
+        optimizer = torch.optim.SparseAdam(table.parameters(), 0.1)
+
+        def f(x, table=table, rest=rest):
+            return rest(table(x * 2)).sum()
+
+        compiled = ingot.compile(f) if compile_it else f
+        for _ in range(3):
+            optimizer.zero_grad()
+            compiled(torch.randint(0, 15, (5, 3))).backward()
+            assert table.weight.grad.layout == torch.sparse_coo
+            optimizer.step()
+        tables[compile_it] = table.weight.detach(), rest[0].weight.grad
+    torch.testing.assert_close(tables[True], tables[False])
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "bilinear", "bicubic", "trilinear"])
+@pytest.mark.parametrize("last", [False, True])
+def test_upsampling_of_other_sizes(mode, last, capture):
+    dims = {"linear": 1, "trilinear": 3}.get(mode, 2)
+    last_format = {2: torch.channels_last, 3: torch.channels_last_3d}.get(dims)
+
+    def f(x):
+        return F.interpolate(x * 2, scale_factor=2, mode=mode).sin()
+
+    compiled = compile_all(f)
+    before = ingot.stats()
+    for batch, width in ((2, 4), (3, 4), (4, 4), (5, 6), (3, 7)):
+        x = torch.randn(batch, 3, *[width] * dims)
+        if last and last_format:
+            x = x.contiguous(memory_format=last_format)
+        x.requires_grad_()
+        got, want = compiled(x), f(x)
+        weights = torch.randn_like(got)
+        (g,), (w,) = (torch.autograd.grad(y, x, weights) for y in (got, want))
+        assert g.stride() == w.stride()
+        torch.testing.assert_close((got, g), (want, w))
+    assert ingot.stats().reasons == before.reasons

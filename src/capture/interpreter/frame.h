@@ -57,6 +57,9 @@ class Frame {
     /// such frames can be rebuilt. (Function and method calls, calls of instances whose class
     /// defines `__call__` in Python.)
     bool is_direct() const;
+    /// Of a jump that the truth of a value decides, the current instruction: the truth that leads
+    /// straight to a `raise`, through calls and texts but no other decision. Nothing: neither does.
+    std::optional<bool> raising_truth() const;
     /// The next frame further out that the same session executes, if there is one.
     std::optional<Frame> caller() const;
 
