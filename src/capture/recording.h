@@ -304,7 +304,8 @@ class Recording final : public Observer {
     void read_arguments(std::span<PyObject* const> arguments, int depth);
     bool is_our_tensor(PyObject* object) const;
     /// Where one side of the branch raises, the graph is to fail there, and eager to raise: the
-    /// other side goes on.
+    /// other side goes on. Only on processors: a GPU's kernels behind the check would run as well,
+    /// with what it was to keep from them.
     bool assume_no_raise(Frame frame, const Event& event, PyObject** result);
     /// Throws a Puzzle unless the number in each of the tensors is known while recording.
     void refuse_unknown(std::span<PyObject* const> tensors, const char* reason);

@@ -108,8 +108,6 @@ void RecorderState::write_inputs() {
     for (std::size_t i = 0; i < input_cells_.size(); ++i) {
         const Cell& cell = *input_cells_[i];
         if (cell.generation == 0) continue;
-        if (assumes && device.value_or(c10::kCPU).is_cuda())  // its inputs are not put back
-            throw NotSupported("an input is written beside a branch that raises");
         inputs[i].silent = !cell.noticed;
         if (repeats(cell.sizes, cell.strides))
             throw NotSupported("a write to an input whose elements overlap");
@@ -129,6 +127,9 @@ Recording RecorderState::finish(std::span<const at::Tensor> outputs,
 
 Recording RecorderState::package(std::vector<OutputRecipe> recipes,
                                  std::span<const c10::SymInt> computed) {
+    // There kernels that the check was to protect would run beside it, and end the process.
+    if (assumes && device.value_or(c10::kCPU).is_cuda())
+        throw NotSupported("a branch that raises, on a GPU");
     for (const SizeGuard& guard : symbols->guards()) graph.add_guard(guard);
     return Recording{std::move(graph),
                      std::move(inputs),

@@ -20,7 +20,6 @@ MODULES = {info.name: info for info in sweep.modules()}
 # What is not compiled whole, and why; everything else must compile at least one of its inputs.
 FALL_BACK = {
     "nn.CTCLoss": "the result depends on the data",
-    "nn.GaussianNLLLoss": "a tensor decides a branch",
     "nn.MultiLabelMarginLoss": "its gradient has no meta function",
     "nn.MultiMarginLoss": "its gradient has no meta function",
     "nn.FractionalMaxPool3d": "its gradient has no meta function",
