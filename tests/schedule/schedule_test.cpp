@@ -205,6 +205,21 @@ TEST(Schedule, NewContentsComeBehindCallsThatMayFail) {
     EXPECT_GT(write, last_call) << to_string(plan);
 }
 
+TEST(Schedule, WritesComeBehindAssertions) {
+    Graph g;
+    ValueId x = input(g, {64, 64}), p = input(g, {64, 64}), y = input(g, {8}), z = input(g, {8});
+    // The gradient dies with its update, but for the check at the program's end.
+    ValueId updated = g.emit(Prim::Sub, {p, g.emit(Prim::Matmul, {x, x})});
+    ValueId condition = g.emit(Prim::All, {g.emit(Prim::Lt, {y, z})}, {{"dims", Ints{0}}});
+    g.emit(Prim::Assert, {condition}, {{"message", std::string("never")}});
+    g.add_output(updated, contiguous_strides(g.type(x).sizes), 1);
+    Plan plan = schedule(g);
+    const auto* last = std::get_if<KernelStep>(&plan.steps.back());
+    ASSERT_TRUE(last != nullptr) << to_string(plan);
+    EXPECT_NE(std::ranges::find(last->buffers, plan.input_buffers[1]), last->buffers.end())
+        << to_string(plan);
+}
+
 TEST(Schedule, CallsThatNeverFailHoldNoWritesBack) {
     Graph g;
     ValueId x = input(g, {64, 64}), p = input(g, {64, 64});
