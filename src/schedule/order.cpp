@@ -109,13 +109,13 @@ class Orderer {
     }
 
     static bool may_fail(const Node& n) {
-        return n.prim == Prim::Assert || (n.prim == Prim::ExternCall &&
-                                          !never_fails(n.attrs.get<std::string>("callee")));
+        return n.prim == Prim::Assert ||
+               (n.prim == Prim::ExternCall && !never_fails(n.attrs.get<std::string>("callee")));
     }
 
-    // Calls and assertions may fail, and what is written before one that does needs a copy to go back to, made at
-    // every run: new contents of inputs, and the elementwise work that makes them, come behind all
-    // such calls that do not need them. On GPUs nothing is taken back.
+    // Calls and assertions may fail, and what is written before one that does needs a copy to go
+    // back to, made at every run: new contents of inputs, and the elementwise work that makes them,
+    // come behind all such calls that do not need them. On GPUs nothing is taken back.
     void write_behind_calls() {
         moved_.assign(count_, false);
         std::vector<std::uint32_t> calls, writes;
