@@ -438,6 +438,7 @@ Verdict Recording::on_warning(Frame frame, const Event& event, std::span<PyObjec
     if (event.operation != Operation::call) throw Puzzle("a warning with expanded arguments");
     const Ref again = explicit_warning(frame, arguments, event.keyword_names);
     if (!again) throw Puzzle("a warning whose place is not known");
+    if (recorder_->assumes()) throw Puzzle("a warning behind a branch that may raise");
     world_->read_warning_filters();
     *result = perform_unobserved(event);
     if (*result == nullptr) {

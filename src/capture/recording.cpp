@@ -199,8 +199,11 @@ void Recording::refuse_unknown(std::span<PyObject* const> tensors, const char* r
 
 bool Recording::assume_no_raise(Frame frame, const Event& event, PyObject** result) {
     PyObject* o = event.operands[0];
-    if (event.operation != Operation::truth || strict_ == Strict::Backward || !is_our_tensor(o) ||
-        !THPVariable_CheckExact(o))
+    if (event.operation != Operation::truth || !is_our_tensor(o) || !THPVariable_CheckExact(o))
+        return false;
+    // Where it does not hold in this very call, that begins again in eager (may_begin_again).
+    if (!again_ || strict_ != Strict::No || has_finalizers_ || !functions_.empty() ||
+        !world_->undo().possible())
         return false;
     const at::Tensor& t = THPVariable_Unpack(o);
     if (!t.is_cpu() || t.sym_numel().maybe_as_int() != 1 || t.is_complex()) return false;

@@ -1,6 +1,7 @@
 """Branches of which one side raises: distributions' checks, assertions, losses not finite."""
 
 import itertools
+import warnings
 
 import torch
 from torch import nn
@@ -117,6 +118,26 @@ def steps_whose_loss_must_be_finite(w):
     for scale in (1, 1, 1, NAN, 1, 1e30, 1):
         w.call(step, scale * w.t(4, 3))
         w.note("model", *model.parameters(), *[p.grad for p in model.parameters()])
+
+
+@program
+def warnings_around_a_check(w):
+    def f(x, early):
+        if early:
+            warnings.warn("early", stacklevel=1)
+        if x.isnan().any():
+            raise ValueError("not a number")
+        if not early:
+            warnings.warn("late", stacklevel=1)
+        return x + 1
+
+    f = w.compile(f)
+    for early in (True, False):
+        for x in (NAN, 1.0, NAN, 2.0):
+            with warnings.catch_warnings(record=True) as shown:
+                warnings.simplefilter("always")
+                w.call(f, torch.full((2,), x), early)
+            w.note([str(one.message) for one in shown])
 
 
 @program
