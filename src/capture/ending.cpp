@@ -256,6 +256,16 @@ void Recording::give_up(const std::string& reason) {
         if (abandoned_.empty()) abandoned_ = reason;
         return;
     }
+    // Where a branch was taken for granted the calls so far may raise in other words than eager.
+    if (recorder_->assumes() && Session::current() != nullptr) {
+        scope_.reset();
+        if (may_begin_again(Transcript(*recorder_), Frames::Known, false)) {
+            context_.tree->abandoned.push_back({reason, segment_->line});
+            (void)drop_frames();
+            throw pybind11::error_already_set();
+        }
+        open_scope();
+    }
     over_ = true;
     const struct Stop {  // whatever comes
         ~Stop() {

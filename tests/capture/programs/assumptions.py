@@ -165,6 +165,19 @@ def gradients_that_a_function_refuses(w):
 
 
 @program
+def unseen_calls_behind_a_check(w):  # found by fuzzing
+    def f(x):
+        if x.sum() > 0.3:
+            raise KeyError("too large")
+        return max([x, x * 2], key=lambda v: float(v.sum()))
+
+    for values in ((1.0, -1.0, 1.0), (-1.0, 1.0, -1.0)):
+        g = w.compile(lambda x: f(x) + 1)
+        for value in values:
+            w.call(g, torch.full((2,), value))
+
+
+@program
 def iterators_that_wait_for_a_branch(w):
     def items(x, *rest, times=1, **more):
         yield x * times
