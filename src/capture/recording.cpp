@@ -207,9 +207,8 @@ bool Recording::assume_no_raise(Frame frame, const Event& event, PyObject** resu
         return false;
     const at::Tensor& t = THPVariable_Unpack(o);
     if (!t.is_cpu() || t.sym_numel().maybe_as_int() != 1 || t.is_complex()) return false;
-    if (trace::known_number(recorder_->log(), t, *recorder_->symbols())) return false;
     const std::optional<bool> raising = frame.raising_truth();
-    if (!raising) return false;
+    if (!raising || trace::known_number(recorder_->log(), t, *recorder_->symbols())) return false;
     const at::Tensor whole = t.detach();
     if (*raising)
         recorder_->assume(whole.eq(0));

@@ -174,41 +174,36 @@ bool misplaced_by_meta(const c10::OperatorHandle& op) {
     return std::find(std::begin(kOperators), std::end(kOperators), name) != std::end(kOperators);
 }
 
-/// Gradients of pooling lie as the image does whose gradient they are; their meta functions, which
-/// say the same, insist on numbers. The image's argument, or nothing for any other operator.
-std::optional<int> image_of_pooling(const c10::FunctionSchema& schema) {
-    static constexpr std::string_view kOperators[] = {
-        "aten::max_pool2d_with_indices_backward",
-        "aten::avg_pool2d_backward",
-        "aten::_adaptive_avg_pool2d_backward",
+/// Gradients of pooling lie as the image does whose gradient they are, those of upsampling have the
+/// sizes that the call is given; their meta functions, which say the same, insist on numbers. The
+/// gradient, or nothing for any other operator.
+at::Tensor gradient_of_sampling(const c10::FunctionSchema& schema, const torch::jit::Stack& meta) {
+    enum class Lies : std::uint8_t { AsTheImage, AsTheResult, InRows };
+    static constexpr std::pair<std::string_view, Lies> kOperators[] = {
+        {"aten::max_pool2d_with_indices_backward", Lies::AsTheImage},
+        {"aten::avg_pool2d_backward", Lies::AsTheImage},
+        {"aten::_adaptive_avg_pool2d_backward", Lies::AsTheImage},
+        {"aten::upsample_bilinear2d_backward", Lies::AsTheResult},
+        {"aten::_upsample_bilinear2d_aa_backward", Lies::AsTheResult},
+        {"aten::upsample_trilinear3d_backward", Lies::AsTheResult},
+        {"aten::upsample_linear1d_backward", Lies::InRows},
+        {"aten::upsample_bicubic2d_backward", Lies::InRows},
+        {"aten::_upsample_bicubic2d_aa_backward", Lies::InRows},
     };
-    if (std::ranges::find(kOperators, schema.name()) == std::end(kOperators)) return std::nullopt;
-    return schema.argumentIndexWithName("self");
-}
-
-/// Gradients of upsampling have the sizes that the call is given, which their meta functions want
-/// as numbers. The gradient, or nothing for any other operator.
-at::Tensor gradient_of_upsampling(const c10::FunctionSchema& schema,
-                                  const torch::jit::Stack& meta) {
-    static constexpr std::string_view kLikeTheResult[] = {
-        "aten::upsample_bilinear2d_backward",
-        "aten::_upsample_bilinear2d_aa_backward",
-        "aten::upsample_trilinear3d_backward",
+    const auto* found = std::ranges::find(kOperators, std::string_view(schema.name()),
+                                          &std::pair<std::string_view, Lies>::first);
+    if (found == std::end(kOperators)) return {};
+    const auto argument = [&](const char* name) -> const c10::IValue& {
+        return meta[static_cast<std::size_t>(*schema.argumentIndexWithName(name))];
     };
-    static constexpr std::string_view kContiguous[] = {
-        "aten::upsample_linear1d_backward",
-        "aten::upsample_bicubic2d_backward",
-        "aten::_upsample_bicubic2d_aa_backward",
-    };
-    const bool like_the_result =
-        std::ranges::find(kLikeTheResult, schema.name()) != std::end(kLikeTheResult);
-    if (!like_the_result && std::ranges::find(kContiguous, schema.name()) == std::end(kContiguous))
-        return {};
-    const auto sizes = static_cast<std::size_t>(*schema.argumentIndexWithName("input_size"));
+    if (found->second == Lies::AsTheImage) {
+        const at::Tensor& image = argument("self").toTensor();
+        return at::empty_like(image, image.suggest_memory_format());
+    }
     const at::Tensor& result = meta[0].toTensor();
-    return at::empty_symint(
-        meta[sizes].toSymIntVector(), result.options(),
-        like_the_result ? result.suggest_memory_format() : c10::MemoryFormat::Contiguous);
+    return at::empty_symint(argument("input_size").toSymIntVector(), result.options(),
+                            found->second == Lies::AsTheResult ? result.suggest_memory_format()
+                                                               : c10::MemoryFormat::Contiguous);
 }
 
 /// Fused attention that is not asked for its weights gives none, which its meta function does not
@@ -279,14 +274,9 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
         b.add_all(op, arguments);
         meta = std::move(b.meta);
         WithoutMode no_mode(*this);
-        if (const auto image = symbolic ? image_of_pooling(schema) : std::nullopt) {
-            const at::Tensor t = meta[static_cast<std::size_t>(*image)].toTensor();
-            meta = {at::empty_like(t, t.suggest_memory_format())};
-            return b;
-        }
-        if (const at::Tensor t = symbolic ? gradient_of_upsampling(schema, meta) : at::Tensor();
+        if (at::Tensor t = symbolic ? gradient_of_sampling(schema, meta) : at::Tensor();
             t.defined()) {
-            meta = {t};
+            meta = {std::move(t)};
             return b;
         }
         op.callBoxed(meta);

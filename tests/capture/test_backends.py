@@ -48,6 +48,21 @@ def test_an_operator_is_the_call_that_autograd_knows():
     assert targets(backend.graphs[0])[-1] == "aten.mvlgamma_.default"
 
 
+def test_a_branch_that_raises_is_a_call_of_the_graph():
+    def f(x):
+        if x.isnan().any():
+            raise ValueError("not a number")
+        return x * 2
+
+    backend = RecordingBackend()
+    compiled = ingot.compile(f, backend=backend, fullgraph=True)
+    torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), 2.0))
+    (graph,) = backend.graphs
+    assert "aten._assert_async.msg" in targets(graph)
+    with pytest.raises(RuntimeError, match="without which the program raises"):
+        compiled(torch.full((3,), float("nan")))
+
+
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, how):

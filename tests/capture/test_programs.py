@@ -16,11 +16,11 @@ for found in pkgutil.iter_modules(programs.__path__):
 # What TorchDynamo gets wrong (seen with PyTorch 2.13; all but async and exec with "eager" or
 # "aot_eager" as well).
 WRONG_UNDER_DYNAMO = {
-    "assumptions.categories_are_drawn_and_looked_up": "a check is not made",
     "asked.places_and_lengths": "an internal error",
-    "assumptions.distributions_check_what_they_are_given": "a check is not made",
     "asked.numbers_and_texts": "an internal error",
     "asked.sums_and_orders": "views of results lose their base",
+    "assumptions.categories_are_drawn_and_looked_up": "a check is not made",
+    "assumptions.distributions_check_what_they_are_given": "a check is not made",
     "checkpoints.layers_one_by_one": "other gradients where random numbers are drawn",
     "checkpoints.one_within_another": "other gradients where random numbers are drawn",
     "checkpoints.statistics_are_taken_twice": "they are taken once",

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import ingot
-from ingot import _ingot
-from recording_backend import RecordingBackend
+from ingot import _ingot, _own_door
 
 
 def captured(function, **options):
+    _own_door._mark_known()  # as every way in does, whichever test comes first
     return _ingot.capture(function, options)
 
 
@@ -394,30 +394,15 @@ def test_a_branch_that_raises_is_no_break():
         torch.testing.assert_close(got, f(torch.ones(3)), rtol=0, atol=0)
     counters = g.counters()
     assert (counters["graphs"], counters["breaks"], counters["replays"]) == (1, 0, 2)
-    state = torch.get_rng_state()
     for wrong in (float("nan"), float("inf"), 1e10):
-        with pytest.raises(ValueError, match=r"Expected parameter loc|beyond"):
-            g(torch.full((3,), wrong))
-    torch.set_rng_state(state)
-    for wrong in (float("nan"), float("inf"), 1e10):
-        with pytest.raises(ValueError, match=r"Expected parameter loc|beyond"):
-            f(torch.full((3,), wrong))
+        seen = []
+        for function in (g, f):
+            torch.manual_seed(2)
+            with pytest.raises(ValueError, match=r"Expected parameter loc|beyond") as raised:
+                function(torch.full((3,), wrong))
+            seen.append((str(raised.value), torch.get_rng_state().tolist()))
+        assert seen[0] == seen[1]
     assert g.counters()["breaks"] == 0 and g.counters()["eager_calls"] == 3
-
-
-def test_a_branch_that_raises_is_a_call_of_a_backends_graph():
-    def f(x):
-        if x.isnan().any():
-            raise ValueError("not a number")
-        return x * 2
-
-    g = ingot.compile(f, backend=(backend := RecordingBackend()), fullgraph=True)
-    torch.testing.assert_close(g(torch.ones(3)), torch.full((3,), 2.0))
-    (graph,) = backend.graphs
-    calls = [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
-    assert "aten._assert_async.msg" in calls
-    with pytest.raises(RuntimeError, match="without which the program raises"):
-        g(torch.full((3,), float("nan")))
 
 
 def test_a_seed_is_a_break():

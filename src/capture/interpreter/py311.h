@@ -16,8 +16,6 @@ inline constexpr bool kOwnsFrames = false;
 /// COMPARE_OP's argument as Py_LT ... Py_GE.
 inline int comparison(int argument) { return argument; }
 
-inline int opcode_of(_Py_CODEUNIT unit) { return _Py_OPCODE(unit); }
-inline int argument_of(_Py_CODEUNIT unit) { return _Py_OPARG(unit); }
 inline PyFunctionObject* function_of(const _PyInterpreterFrame* frame) { return frame->f_func; }
 inline bool is_tracing(const _PyCFrame& cframe) { return cframe.use_tracing != 0; }
 /// (Of 3.12.)

@@ -22,8 +22,6 @@ inline constexpr bool kOwnsFrames = true;
 /// COMPARE_OP's argument as Py_LT ... Py_GE.
 inline int comparison(int argument) { return argument >> 4; }
 
-inline int opcode_of(_Py_CODEUNIT unit) { return unit.op.code; }
-inline int argument_of(_Py_CODEUNIT unit) { return unit.op.arg; }
 inline PyFunctionObject* function_of(const _PyInterpreterFrame* frame) {
     return reinterpret_cast<PyFunctionObject*>(frame->f_funcobj);
 }

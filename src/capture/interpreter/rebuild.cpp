@@ -4,6 +4,7 @@
 // result. So the frames are as genuine as any, and CPython clears them.
 #include <utility>
 
+#include "capture/interpreter/decode.h"
 #include "capture/interpreter/evaluator.h"
 #include "capture/interpreter/hook.h"
 
@@ -47,26 +48,6 @@ FrameImage FrameImage::of(const Frame& frame) {
 }
 
 namespace {
-
-struct Instruction {
-    int at;  // behind its prefixes
-    int opcode;
-    int argument;
-};
-
-/// The instruction that begins at `offset`, prefixes skipped.
-Instruction decode(PyCodeObject* code, int offset) {
-    _Py_CODEUNIT* units = _PyCode_CODE(code);
-    int argument = 0;
-    for (int at = offset;; ++at) {
-        int opcode = _PyOpcode_Deopt[_Py_OPCODE(units[at])];
-        argument = argument << 8 | _Py_OPARG(units[at]);
-        if (opcode == EXTENDED_ARG) continue;
-        if (!version::is_call_prefix(opcode)) return {at, opcode, argument};
-        at += _PyOpcode_Caches[opcode];
-        argument = 0;
-    }
-}
 
 /// What an instruction's result replaces.
 struct Effect {
