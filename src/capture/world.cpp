@@ -23,6 +23,12 @@ void refuse_special_tensor(PyObject* tensor) {
     const at::Tensor& t = THPVariable_Unpack(tensor);
     if (t.layout() != c10::kStrided || t.is_nested() || t.is_quantized())
         throw Puzzle("a tensor that is sparse, nested or quantised");
+    // What torch.func.vjp's function closes over: wrappers whose transform is over, the history
+    // inside.
+    constexpr c10::DispatchKeySet kWrapped({c10::DispatchKey::FuncTorchBatched,
+                                            c10::DispatchKey::FuncTorchGradWrapper,
+                                            c10::DispatchKey::Functionalize});
+    if (t.key_set().has_any(kWrapped)) throw Puzzle("a tensor of a transform that is over");
 }
 
 /// What stands now at an address within `owner`.
