@@ -6,6 +6,7 @@
 #include <c10/util/SmallVector.h>
 #include <structmember.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -63,12 +64,21 @@ PyObject* wrap(Results& results, const std::vector<bool>& is_number) {
     return tuple;
 }
 
+/// Whether a transform of torch.func or forward-mode differentiation is on: the program's kernels
+/// would compute with the data alone and lose what is carried beside it (tangents, batch dims).
+bool is_transforming() {
+    return c10::impl::tls_is_dispatch_key_included(
+               c10::DispatchKey::FuncTorchDynamicLayerFrontMode) ||
+           torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr;
+}
+
 /// False if a call's inputs are not tensors and numbers that the program can serve.
 using Inputs = c10::SmallVector<c10::TensorImpl*, 64>;
 using Numbers = c10::SmallVector<std::int64_t, 8>;
 bool unpack(const Signature& signature, PyObject* const* arguments, Py_ssize_t count, bool training,
             Inputs& inputs, Numbers& numbers) {
     if (training && !at::GradMode::is_enabled()) return false;
+    if (is_transforming()) return false;
     const bool grad = !training && at::GradMode::is_enabled();
     if (static_cast<std::size_t>(count) != signature.number_arguments.size()) return false;
     for (Py_ssize_t i = 0; i < count; ++i) {
