@@ -114,10 +114,11 @@ std::optional<ValueId> sum(const Site& s, const Constants& c) {
 }
 
 std::optional<ValueId> product(const Site& s, const Constants& c) {
+    // Of complex numbers an infinite part times the zero of 1 + 0i is NaN.
+    if (is_complex(c.dtype)) return std::nullopt;
     if (c.is(c.b, 1)) return s.x[0];
     if (c.is(c.a, 1)) return s.x[1];
-    if (is_complex(c.dtype) || is_unsigned_int(c.dtype) || c.dtype == DType::Bool)
-        return std::nullopt;
+    if (is_unsigned_int(c.dtype) || c.dtype == DType::Bool) return std::nullopt;
     if (c.is(c.b, -1)) return s.out.emit(Prim::Neg, {s.x[0]});
     if (c.is(c.a, -1)) return s.out.emit(Prim::Neg, {s.x[1]});
     if (is_integral(c.dtype) && (c.is_zero(c.a) || c.is_zero(c.b)))
@@ -127,8 +128,8 @@ std::optional<ValueId> product(const Site& s, const Constants& c) {
 
 // Division by a power of two is a multiplication: its reciprocal is exact.
 std::optional<ValueId> quotient(const Site& s, const Constants& c) {
-    if (c.is(c.b, 1)) return s.x[0];
     if (!c.b || is_complex(c.dtype)) return std::nullopt;
+    if (c.is(c.b, 1)) return s.x[0];
     int exponent;
     bool power = std::fabs(std::frexp(c.b->re, &exponent)) == 0.5;
     double reciprocal = 1 / c.b->re;

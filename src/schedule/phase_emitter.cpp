@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "ir/tensor.h"
+
 namespace ingot::sched {
 
 namespace {
@@ -82,6 +84,11 @@ std::optional<Scalar> single_element(DType t, const std::uint8_t* p) {
     }
 }
 
+// A number written into a kernel is one of its type, as it would be in memory: 0.1 is no bf16.
+Scalar in_type(const Scalar& value, DType dtype) {
+    return is_reduced_float(dtype) ? Scalar(round_float(value.to_double(), dtype)) : value;
+}
+
 }  // namespace
 
 std::size_t PhaseEmitter::KeyHash::operator()(const Key& k) const {
@@ -115,7 +122,7 @@ InstId PhaseEmitter::constant(Scalar value, DType dtype) {
     Inst i;
     i.kind = InstKind::Constant;
     i.dtype = dtype;
-    i.constant = value;
+    i.constant = in_type(value, dtype);
     return append(std::move(i));
 }
 
@@ -159,7 +166,7 @@ InstId PhaseEmitter::load(ValueId v, const Sizes& index, InstId mask, Scalar oth
     i.buffer = buffer_of(v);
     i.offset = offset_of(index, c_.layouts.strides(v));
     i.mask = mask;
-    if (mask != kNone) i.constant = otherwise;
+    if (mask != kNone) i.constant = in_type(otherwise, i.dtype);
     draft_.kernel.buffers[static_cast<std::size_t>(i.buffer)].read = true;
     return append(std::move(i));
 }

@@ -57,6 +57,24 @@ class ComplexPrims {
         return {b.CreateFDiv(re, norm), b.CreateFDiv(im, norm)};
     }
 
+    /// As PyTorch's complex numbers are divided: by the ratio of the divisor's parts (Smith 1962),
+    /// and part by part where both are zero, which gives infinities.
+    Lanes quotient(const Lanes& x, const Lanes& y) {
+        IrValue c = abs(y.re), d = abs(y.im);
+        IrValue first = b.CreateFCmpOGE(c, d);
+        IrValue large = b.CreateSelect(first, y.re, y.im),
+                small = b.CreateSelect(first, y.im, y.re);
+        IrValue p = b.CreateSelect(first, x.re, x.im), q = b.CreateSelect(first, x.im, x.re);
+        IrValue ratio = b.CreateFDiv(small, large);
+        IrValue scale = b.CreateFDiv(num(1), b.CreateFAdd(large, b.CreateFMul(small, ratio)));
+        IrValue t = b.CreateFMul(p, ratio);
+        IrValue im = b.CreateSelect(first, b.CreateFSub(q, t), b.CreateFSub(t, q));
+        IrValue zero = b.CreateAnd(b.CreateFCmpOEQ(c, num(0)), b.CreateFCmpOEQ(d, num(0)));
+        IrValue re = b.CreateFMul(b.CreateFAdd(p, b.CreateFMul(q, ratio)), scale);
+        return {b.CreateSelect(zero, b.CreateFDiv(x.re, c), re),
+                b.CreateSelect(zero, b.CreateFDiv(x.im, d), b.CreateFMul(im, scale))};
+    }
+
     Lanes unary(const Lanes& x) {
         switch (call_.prim) {
             case Prim::Abs:
@@ -128,7 +146,7 @@ class ComplexPrims {
             case Prim::Mul:
                 return mul(x, y);
             case Prim::Div:
-                return div(x, y);
+                return quotient(x, y);
             case Prim::Pow:
             case Prim::Xlogy:
                 return library();

@@ -1,5 +1,6 @@
 // Activations: formulas of several prims, computed in f32 for reduced floats and rounded once, as
 // eager's kernels do.
+#include "ir/tensor.h"
 #include "trace/lower/formulas.h"
 #include "trace/lower/promote.h"
 
@@ -33,6 +34,8 @@ void lower_silu(Call& call) {
 void lower_hardtanh(Call& call) {
     at::Tensor low = wrapped(call.number("min_val")), high = wrapped(call.number("max_val"));
     c10::ScalarType type = call.tensor("self").scalar_type();
+    check_fits(call.number("min_val"), type);
+    check_fits(call.number("max_val"), type);
     if (type == c10::kByte && (low.item().toDouble() < 0 || high.item().toDouble() < 0))
         throw UserError("cannot do hardtanh on an unsigned type with negative limits");
     unary(call, [&](Emitter& e, auto v) {
@@ -79,6 +82,7 @@ void lower_selu(Call& call) {
 }
 void lower_celu(Call& call) {
     double alpha = call.real_or("alpha", 1);
+    if (alpha == 0) throw UserError("ZeroDivisionError: alpha cannot be 0 for CELU");
     elu(call, alpha, 1, 1 / alpha);
 }
 void lower_softplus(Call& call) {
@@ -115,12 +119,20 @@ void lower_log_sigmoid_forward(Call& call) {
 }
 void lower_threshold(Call& call) {
     double threshold = call.real("threshold"), value = call.real("value");
+    const c10::ScalarType type = call.tensor("self").scalar_type();
+    check_fits(call.number("threshold"), c10::isReducedFloatingType(type) ? c10::kFloat : type);
+    check_fits(call.number("value"), type);
     unary(call, [&](Emitter& e, auto v) {
         return e.select(e.compare(Prim::Le, v[0], threshold), e.number(v[0], value), v[0]);
     });
 }
-void lower_hardshrink(Call& call) {
+/// The half width of a shrinking function's gap, which processors have in the operand's type.
+double rounded_lambda(Call& call, const at::Tensor& self) {
     const double lambda = call.real_or("lambd", 0.5);
+    return self.is_cpu() ? round_float(lambda, to_dtype(self.scalar_type())) : lambda;
+}
+void lower_hardshrink(Call& call) {
+    const double lambda = rounded_lambda(call, call.tensor("self"));
     unary(call, [&](Emitter& e, auto v) {
         ValueId inside = e.op(Prim::LogicalAnd, {e.compare(Prim::Ge, v[0], -lambda),
                                                  e.compare(Prim::Le, v[0], lambda)});
@@ -130,6 +142,7 @@ void lower_hardshrink(Call& call) {
 void lower_softshrink(Call& call) {
     const double lambda = call.real_or("lambd", 0.5);
     if (!(lambda >= 0)) throw UserError("softshrink: lambda is not negative");
+    check_fits(lambda, call.tensor("self").scalar_type());
     unary(call, [&](Emitter& e, auto v) {
         ValueId x = v[0];
         ValueId low = e.select(e.compare(Prim::Lt, x, -lambda), e.add(x, lambda), e.mul(x, 0));
@@ -158,7 +171,9 @@ void lower_glu(Call& call) {
 
 /// Gradients of activations: (grad, x or result) to gradient.
 void backward(Call& call, const char* second, const Formula& f) {
-    lower_pointwise(call, {call.tensor("grad_output"), call.tensor(second)}, {}, f);
+    const std::vector<at::Tensor> both{call.tensor("grad_output"), call.tensor(second)};
+    if (c10::isIntegralType(common_type(both), true)) throw UserError("a gradient is no integer");
+    lower_pointwise(call, both, {}, f);
 }
 /// The conjugate, where there is one: a gradient is multiplied by the conjugate of the derivative.
 ValueId conjugate(Emitter& e, ValueId v) {
@@ -217,9 +232,10 @@ void lower_leaky_relu_backward(Call& call) {
 void lower_hardtanh_backward(Call& call) {
     double low = call.real("min_val"), high = call.real("max_val");
     backward(call, "self", [&](Emitter& e, auto v) {
-        ValueId outside = e.op(Prim::LogicalOr,
-                               {e.compare(Prim::Le, v[1], low), e.compare(Prim::Ge, v[1], high)});
-        return e.select(outside, e.number(v[0], 0), v[0]);
+        // No gradient where x is NaN: eager's vectors say so (what is left over of a row does not).
+        ValueId inside = e.op(Prim::LogicalAnd,
+                              {e.compare(Prim::Gt, v[1], low), e.compare(Prim::Lt, v[1], high)});
+        return e.select(inside, v[0], e.number(v[0], 0));
     });
 }
 

@@ -32,7 +32,7 @@ void lower_convolution_backward(Call& call) {
     auto gradient = [&](Prim prim, const at::Tensor& other, const at::Tensor& of) {
         attrs.set("sizes", to_sizes(of.sym_sizes()));
         call.give(e.op(prim, {g, call.read(other)}, attrs),
-                  conv_strides(x, w, of.sym_sizes().vec()), of.device());
+                  conv_strides(call, x, w, of.sym_sizes().vec()), of.device());
     };
     if (wanted(call, 0))
         gradient(Prim::ConvGradInput, w, x);
@@ -270,7 +270,9 @@ void lower_huber_backward(Call& call) {
 // ---- activations ----
 
 void lower_activation_backward(Call& call, const char* second, const Formula& f) {
-    lower_pointwise(call, {call.tensor("grad_output"), call.tensor(second)}, {}, f);
+    const std::vector<at::Tensor> both{call.tensor("grad_output"), call.tensor(second)};
+    if (c10::isIntegralType(common_type(both), true)) throw UserError("a gradient is no integer");
+    lower_pointwise(call, both, {}, f);
 }
 void lower_hardswish_backward(Call& call) {
     lower_activation_backward(call, "self", [](Emitter& e, auto v) {

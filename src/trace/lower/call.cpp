@@ -4,6 +4,7 @@
 #include <ATen/core/TensorBody.h>
 
 #include <unordered_map>
+#include <unordered_set>
 
 namespace ingot::trace {
 
@@ -153,6 +154,17 @@ Lowering find_lowering(std::string_view name) {
     if (!name.starts_with("aten::")) return nullptr;
     auto it = index->find(name.substr(6));
     return it == index->end() ? nullptr : it->second;
+}
+
+bool computes(std::string_view name) {
+    static const auto* const plain = [] {
+        auto* m = new std::unordered_set<std::string_view>{"cat"};
+        for (auto table : {view_lowerings(), creation_lowerings(), copy_lowerings()})
+            for (const LoweringEntry& e : table) m->insert(e.name);
+        return m;
+    }();
+    if (find_lowering(name) == nullptr && name.ends_with('_')) name.remove_suffix(1);
+    return find_lowering(name) != nullptr && !plain->contains(name.substr(6));
 }
 
 }  // namespace ingot::trace

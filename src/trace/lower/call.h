@@ -100,7 +100,10 @@ struct LoweringEntry {
 };
 /// The lowering of operator `name` ("aten::add"), or nullptr.
 Lowering find_lowering(std::string_view name);
-/// Whether ATen has no kernel of `op` for the type of these arguments.
+/// Whether operator `name`, in place or not, has a lowering that does more than look at, copy or
+/// make tensors.
+bool computes(std::string_view name);
+/// Whether ATen has no kernel of `op` for the type of these arguments, or may have none.
 bool eager_refuses(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
 
 /// The tables of the families (lower/*.cpp).

@@ -1,6 +1,7 @@
 // Copies, conversions and writes of whole tensors.
 #include <ATen/ops/empty_strided.h>
 
+#include "ir/tensor.h"
 #include "trace/known_numbers.h"
 #include "trace/lower/promote.h"
 #include "trace/mode.h"
@@ -60,12 +61,17 @@ void lower_copy_(Call& call) {
 /// The functional form: a new tensor like self that holds src.
 void lower_copy(Call& call) {
     at::Tensor self = call.tensor("self"), source = operand(call, "src");
+    if (call.at("src").isScalar()) check_fits(call.at("src").toScalar(), self.scalar_type());
     ValueId v = call.emit().expand(value_as(call, source, to_dtype(self.scalar_type())),
                                    self.sym_sizes().vec());
     call.give(v, preserved_strides(layout_of(self)), self.device());
 }
 void lower_fill(Call& call) {
     at::Tensor self = call.tensor("self");
+    const c10::IValue& value = call.at("value");
+    if (value.isScalar()) check_fits(value.toScalar(), self.scalar_type());
+    if (value.isTensor() && value.toTensor().dim() > 0)
+        throw UserError("fill_ only supports 0-dimension value tensor");
     ValueId v = value_as(call, operand(call, "value"), to_dtype(self.scalar_type()));
     call.give(call.emit().expand(v, self.sym_sizes().vec()), preserved_strides(layout_of(self)),
               self.device());
@@ -88,11 +94,12 @@ void lower_local_scalar(Call& call) {
             return call.give_value(*known);
         throw NotSupported("a number that depends on the data");
     }
-    const Scalar& s = node->attrs.get<Scalar>("value");
     DType t = call.emit().dtype(v);
-    if (t == DType::Bool) return call.give_value(c10::Scalar(s.to_int() != 0));
-    if (is_int(t)) return call.give_value(c10::Scalar(s.to_int()));
-    if (is_float(t)) return call.give_value(c10::Scalar(s.to_double()));
+    const Num s = to_num(node->attrs.get<Scalar>("value"), t);  // as it is in the tensor
+    if (t == DType::Bool) return call.give_value(c10::Scalar(s.i != 0));
+    if (t == DType::U64) return call.give_value(c10::Scalar(static_cast<std::uint64_t>(s.i)));
+    if (is_int(t)) return call.give_value(c10::Scalar(s.i));
+    if (is_float(t)) return call.give_value(c10::Scalar(s.re));
     throw NotSupported("a complex number that depends on the data");
 }
 }  // namespace

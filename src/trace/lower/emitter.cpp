@@ -6,8 +6,18 @@
 #include <numeric>
 
 #include "ir/assumed.h"
+#include "trace/torch_compat.h"
 
 namespace ingot::trace {
+
+namespace {
+/// Whether all values of the type are below the largest f8e4m3.
+bool is_narrower(DType t) { return t == DType::Bool || t == DType::U8 || t == DType::I8; }
+/// Lowerings meet what eager would refuse before it does.
+void check_dim(std::int64_t dim, std::int64_t rank) {
+    if (dim < 0 || dim >= rank) throw UserError("a dim that the tensor does not have");
+}
+}  // namespace
 
 void Emitter::check_sizes(Prim prim, const std::vector<ValueId>& operands, const Attrs& attrs) {
     std::vector<Type> types;
@@ -16,7 +26,12 @@ void Emitter::check_sizes(Prim prim, const std::vector<ValueId>& operands, const
 }
 
 ValueId Emitter::convert(ValueId v, DType to) {
-    return dtype(v) == to ? v : op(Prim::Convert, {v}, {{"dtype", to}});
+    if (dtype(v) == to) return v;
+    if (to == DType::F8E4M3 && !is_narrower(dtype(v)) && float8_saturates()) {
+        v = convert(v, dtype(v) == DType::F64 ? DType::F64 : DType::F32);
+        v = op(Prim::Clamp, {v, number(v, -448), number(v, 448)});
+    }
+    return op(Prim::Convert, {v}, {{"dtype", to}});
 }
 ValueId Emitter::full(DType dtype, const SymInts& sizes, const Scalar& value) {
     return op(Prim::Full, {}, {{"dtype", dtype}, {"sizes", to_sizes(sizes)}, {"value", value}});
@@ -70,6 +85,7 @@ ValueId Emitter::transpose(ValueId v, std::int64_t a, std::int64_t b) {
 }
 ValueId Emitter::slice(ValueId v, std::int64_t dim, const c10::SymInt& start,
                        const c10::SymInt& end, std::int64_t step) {
+    check_dim(dim, rank(v));
     SymInts starts(static_cast<std::size_t>(rank(v)), 0), ends = sizes(v);
     Ints steps(starts.size(), 1);
     auto d = static_cast<std::size_t>(dim);
@@ -87,6 +103,7 @@ ValueId Emitter::select(ValueId v, std::int64_t dim, const c10::SymInt& index) {
 }
 ValueId Emitter::unsqueeze(ValueId v, std::int64_t dim) {
     SymInts to = sizes(v);
+    check_dim(dim, rank(v) + 1);
     to.insert(to.begin() + dim, 1);
     return reshape(v, to);
 }

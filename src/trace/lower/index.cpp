@@ -173,6 +173,10 @@ void lower_take(Call& call) {
     call.give(v, contiguous(index.sym_sizes().vec()), self.device());
 }
 
+void check_index(const at::Tensor& index) {
+    if (index.scalar_type() != c10::kLong && index.scalar_type() != c10::kInt)
+        throw UserError("an index of another type than int32 and int64");
+}
 /// The part of self (dims other than `dim`) that an index tensor covers.
 ValueId cut_to(Emitter& e, ValueId v, const SymInts& sizes, std::int64_t dim) {
     for (std::int64_t d = 0; d < static_cast<std::int64_t>(sizes.size()); ++d)
@@ -184,6 +188,7 @@ void lower_gather(Call& call) {
     Emitter& e = call.emit();
     if (self.dim() == 0 || index.dim() != self.dim())
         throw NotSupported("gather of a 0-dim tensor");
+    check_index(index);
     std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
     ValueId x = cut_to(e, call.read(self), index.sym_sizes().vec(), dim);
     ValueId i = e.convert(call.read(index), DType::I64);
@@ -199,6 +204,7 @@ void scatter(Call& call, const std::string& reduce, bool include_self) {
     std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
     if (self.dim() == 0 || index.dim() != self.dim())
         throw NotSupported("scatter of a 0-dim tensor");
+    check_index(index);
     SymInts sizes = index.sym_sizes().vec();
     at::Tensor source = call.given("src") ? operand(call, "src") : operand(call, "value");
     if (call.given("src") && source.scalar_type() != self.scalar_type())
@@ -254,9 +260,14 @@ void lower_index_write(Call& call) {
         if (alpha.isComplex() || alpha.toDouble() != 1)
             b = e.mul(b, e.full(type, shape, cast_scalar(alpha, type)));
     }
-    ValueId v = e.op(Prim::Put, {call.read(self), b, i},
+    // Numbers of 16 bits are added up in f32 and rounded once: 600 ones are 600, not 256.
+    const DType sum = kind == SliceWrite::Add ? compute_type(type) : type;
+    ValueId v = e.op(Prim::Put, {e.convert(call.read(self), sum), e.convert(b, sum), i},
                      {{"dims", Ints{dim}}, {"accumulate", kind == SliceWrite::Add}});
-    call.give(v, preserved_strides(layout_of(self)), self.device());
+    call.give(
+        e.convert(v, type),
+        kind == SliceWrite::Fill ? preserved_strides(layout_of(self)) : contiguous(e.sizes(v)),
+        self.device());
 }
 void lower_masked_scatter(Call& call) {
     at::Tensor self = call.tensor("self");

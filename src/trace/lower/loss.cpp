@@ -48,15 +48,32 @@ void lower_smooth_l1(Call& call) {
 void lower_huber(Call& call) {
     const double delta = call.real_or("delta", 1);
     if (!(delta > 0)) throw UserError("huber_loss: delta is positive");
+    if (call.tensor("self").scalar_type() != call.tensor("target").scalar_type())
+        throw UserError("huber_loss of two types");
     reduced(call, "target", [&](Emitter& e, ValueId a, ValueId b) {
         ValueId d = e.op(Prim::Abs, {e.sub(a, b)});
         ValueId near = e.mul(e.mul(d, d), 0.5);
         return e.select(e.compare(Prim::Le, d, delta), near, e.mul(e.sub(d, 0.5 * delta), delta));
     });
 }
+/// Eager's kernel for processors raises for what is no probability.
+void check_probabilities(Call& call, const at::Tensor& self) {
+    Emitter& e = call.emit();
+    const ValueId x = call.read(self);
+    const ValueId fits =
+        e.op(Prim::LogicalAnd, {e.compare(Prim::Ge, x, 0), e.compare(Prim::Le, x, 1)});
+    Ints dims(at(self.dim()));
+    std::iota(dims.begin(), dims.end(), 0);
+    e.op(Prim::Assert, {e.reduce(Prim::All, fits, dims, false)},
+         {{"message", std::string("all elements of input should be between 0 and 1")}});
+}
 void lower_bce(Call& call) {
     at::Tensor weight = call.tensor_or_none("weight");
     if (weight.defined()) throw NotSupported("binary_cross_entropy with weights");
+    const at::Tensor self = call.tensor("self"), target = call.tensor("target");
+    if (self.scalar_type() != target.scalar_type())
+        throw UserError("binary_cross_entropy of two types");
+    if (self.is_cpu()) check_probabilities(call, self);
     reduced(call, "target", [](Emitter& e, ValueId a, ValueId b) {
         ValueId l1 = e.op(Prim::Maximum, {e.op(Prim::Log, {a}), e.number(a, -100)});
         ValueId l0 = e.op(Prim::Log1p, {e.op(Prim::Neg, {a})});
@@ -65,12 +82,26 @@ void lower_bce(Call& call) {
     });
 }
 
+/// One target a row of scores. Throws UserError where eager raises.
+void check_targets(const at::Tensor& self, const at::Tensor& target, bool spatial) {
+    if (spatial && self.dim() != 4) throw UserError("nll_loss2d: scores of images");
+    if (target.scalar_type() != c10::kLong && target.scalar_type() != c10::kByte)
+        throw UserError("nll_loss: targets are integers");
+    if (self.dim() == 1 && target.dim() <= 1 && target.sym_numel() == 1) return;
+    SymInts rows = self.sym_sizes().vec();
+    if (rows.size() < 2 || at(target.dim()) != rows.size() - 1)
+        throw UserError("nll_loss: one target a row of scores");
+    rows.erase(rows.begin() + 1);
+    if (!same(rows, target.sym_sizes().vec())) throw UserError("nll_loss: one target a row");
+}
 /// Negative log likelihood of [n, c, d..] (or [c]) at the targets.
+template <bool spatial>
 void lower_nll(Call& call) {
     at::Tensor self = call.tensor("self"), target = call.tensor("target");
     at::Tensor weight = call.tensor_or_none("weight");
     std::int64_t reduction = call.integer_or("reduction", at::Reduction::Mean);
     std::int64_t ignored = call.integer_or("ignore_index", -100);
+    check_targets(self, target, spatial);
     Emitter& e = call.emit();
     DType type = to_dtype(self.scalar_type());
     std::int64_t dim = self.dim() == 1 ? 0 : 1;
@@ -119,9 +150,12 @@ void lower_nll(Call& call) {
 
 std::span<const LoweringEntry> loss_lowerings() {
     static constexpr LoweringEntry table[] = {
-        {"mse_loss", lower_mse},         {"smooth_l1_loss", lower_smooth_l1},
-        {"huber_loss", lower_huber},     {"binary_cross_entropy", lower_bce},
-        {"nll_loss_forward", lower_nll}, {"nll_loss2d_forward", lower_nll},
+        {"mse_loss", lower_mse},
+        {"smooth_l1_loss", lower_smooth_l1},
+        {"huber_loss", lower_huber},
+        {"binary_cross_entropy", lower_bce},
+        {"nll_loss_forward", lower_nll<false>},
+        {"nll_loss2d_forward", lower_nll<true>},
     };
     return table;
 }

@@ -1,6 +1,7 @@
 // Unary and binary pointwise operators that are one prim (or nearly).
 #include <cmath>
 
+#include "ir/tensor.h"
 #include "trace/lower/promote.h"
 
 namespace ingot::trace {
@@ -58,6 +59,28 @@ void binary_same(Call& call) {
     lower_pointwise(call, {operand(call, "self"), operand(call, "other")}, {},
                     [](Emitter& e, auto v) { return e.op(prim, {v[0], v[1]}); });
 }
+void lower_mul(Call& call) {
+    // mul_(Tensor, Scalar) is a product whose first operand is the number.
+    const bool swapped = call.overload() == "Scalar" && call.target.defined();
+    lower_pointwise(call, {operand(call, "self"), operand(call, "other")},
+                    {.exact = swapped ? kNoOperand : 1},
+                    [](Emitter& e, auto v) { return e.mul(v[0], v[1]); });
+}
+void lower_floor_divide(Call& call) {
+    lower_pointwise(call, {operand(call, "self"), operand(call, "other")}, {.exact = 1},
+                    [](Emitter& e, auto v) { return e.op(Prim::FloorDiv, {v[0], v[1]}); });
+}
+/// Integers narrower than 32 bits are computed as such, so that the result alone overflows.
+void lower_lcm(Call& call) {
+    lower_pointwise(
+        call, {operand(call, "self"), operand(call, "other")}, {}, [](Emitter& e, auto v) {
+            const DType type = e.dtype(v[0]);
+            if (!is_signed_int(type)) return e.op(Prim::Lcm, {v[0], v[1]});
+            const DType wide = type == DType::I64 ? type : DType::I32;
+            const ValueId y = e.op(Prim::Lcm, {e.convert(v[0], wide), e.convert(v[1], wide)});
+            return e.convert(e.op(Prim::Abs, {y}), type);
+        });
+}
 template <Prim prim>
 void binary_float(Call& call) {
     lower_pointwise(call, {operand(call, "self"), operand(call, "other")}, {.int_to_float = true},
@@ -71,15 +94,25 @@ void compare(Call& call) {
                     [](Emitter& e, auto v) { return e.op(prim, {v[0], v[1]}); });
 }
 
-/// add, sub and rsub: alpha is applied in the compute type.
+/// `v` times alpha, which processors have in the operands' own type.
+ValueId scaled(Call& call, ValueId v, const c10::Scalar& alpha, c10::ScalarType type,
+               bool on_processor) {
+    Emitter& e = call.emit();
+    if (!on_processor || e.dtype(v) == to_dtype(type))
+        return e.mul(v, spread_number(call, alpha, v));
+    return e.mul(v, e.widen(spread_number(call, alpha, e.convert(v, to_dtype(type)))));
+}
+/// add, sub and rsub.
 void add_scaled(Call& call, Prim prim, bool reversed) {
     at::Tensor a = operand(call, "self"), b = operand(call, "other");
     if (reversed) std::swap(a, b);
     c10::Scalar alpha = call.scalar_or("alpha", 1);
+    const c10::ScalarType type = common_type(std::vector{a, b});
+    check_alpha(alpha, type);
     lower_pointwise(call, {a, b}, {}, [&](Emitter& e, auto v) {
         ValueId right = v[1];
         bool one = !alpha.isSymbolic() && !alpha.isComplex() && alpha.toDouble() == 1;
-        if (!one) right = e.mul(right, spread_number(call, alpha, right));
+        if (!one) right = scaled(call, right, alpha, type, a.is_cpu() && b.is_cpu());
         if (prim == Prim::Sub && e.dtype(v[0]) == DType::Bool)
             throw UserError("subtraction of bool tensors is not supported");
         return e.op(prim, {v[0], right});
@@ -106,13 +139,13 @@ void lower_div(Call& call) {
     }
     std::vector<at::Tensor> operands{operand(call, "self"), operand(call, "other")};
     if (!call.given("rounding_mode")) {
-        lower_pointwise(call, operands, {.int_to_float = true},
+        lower_pointwise(call, operands, {.int_to_float = true, .exact = 1},
                         [](Emitter& e, auto v) { return e.div(v[0], v[1]); });
         return;
     }
     bool floor = call.text("rounding_mode") == "floor";
     // Floor division of reduced floats is done on their own type, truncation in f32.
-    lower_pointwise(call, operands, {}, [&](Emitter& e, auto v) {
+    lower_pointwise(call, operands, {.exact = 1}, [&](Emitter& e, auto v) {
         return e.op(floor ? Prim::FloorDiv : Prim::TruncDiv, {v[0], v[1]});
     });
 }
@@ -124,10 +157,11 @@ void lower_pow(Call& call) {
         exponent = wrapped(call.number("exponent"));
     bool number = is_wrapped(exponent) && !call.at("exponent").isTensor();
     c10::ScalarType type = common_type(std::vector<at::Tensor>{self, exponent});
+    if (number) check_fits(exponent.item(), type);
     if (number && !c10::isIntegralType(type, true) && !exponent.is_complex()) {
-        double p = exponent.item().toDouble();
         Operands operands = gather_operands({self}, type);
         DType common = to_dtype(type);
+        const double p = round_float(exponent.item().toDouble(), common);  // 2.001 may be 2
         ValueId x = operand_values(call, operands, common, common)[0];
         Emitter& e = call.emit();
         std::optional<ValueId> y;
@@ -209,9 +243,18 @@ void lower_polygamma(Call& call) {
 void lower_logit(Call& call) {
     bool clamps = call.given("eps");
     double eps = call.real_or("eps", 0);
+    const c10::ScalarType type = call.tensor("self").scalar_type();
+    if (clamps && call.tensor("self").is_cpu()) {
+        check_fits(eps, float_type(type));
+        if (c10::isReducedFloatingType(type)) eps = round_float(eps, to_dtype(type));
+    }
     lower_pointwise(call, {operand(call, "self")}, {.int_to_float = true}, [&](Emitter& e, auto v) {
         ValueId x = v[0];
-        if (clamps) x = e.op(Prim::Clamp, {x, e.number(x, eps), e.number(x, 1 - eps)});
+        if (clamps) {  // the lower bound first: it counts where eps is above a half
+            const ValueId low = e.number(x, eps), high = e.number(x, 1 - eps);
+            const ValueId below = e.op(Prim::Lt, {x, low}), above = e.op(Prim::Gt, {x, high});
+            x = e.select(below, low, e.select(above, high, x));
+        }
         return e.op(Prim::Log, {e.div(x, e.sub(e.number(x, 1), x))});
     });
 }
@@ -262,12 +305,24 @@ void refuse_nan(const Call& call, std::string_view bound) {
     if (std::isnan(number.toSymFloat().guard_float(__FILE__, __LINE__)))
         throw NotSupported("a bound that is NaN");
 }
+/// A bound that is a number is made one of the result's type; tensors are not asked whether they
+/// fit.
+void check_bounds(const Call& call) {
+    std::vector<at::Tensor> all;
+    for (const char* name : {"self", "min", "max"})
+        if (call.find(name) != nullptr && call.given(name)) all.push_back(operand(call, name));
+    for (const char* name : {"min", "max"})
+        if (call.find(name) != nullptr && call.given(name) && call.at(name).isScalar())
+            check_fits(call.at(name).toScalar(), common_type(all));
+}
 void lower_clamp_min(Call& call) {
+    check_bounds(call);
     refuse_nan(call, "min");
     lower_pointwise(call, {operand(call, "self"), operand(call, "min")}, {.numbers_aside = true},
                     [](Emitter& e, auto v) { return e.op(Prim::Maximum, {v[0], v[1]}); });
 }
 void lower_clamp_max(Call& call) {
+    check_bounds(call);
     refuse_nan(call, "max");
     lower_pointwise(call, {operand(call, "self"), operand(call, "max")}, {.numbers_aside = true},
                     [](Emitter& e, auto v) { return e.op(Prim::Minimum, {v[0], v[1]}); });
@@ -277,6 +332,7 @@ void lower_clamp(Call& call) {
     if (low && !high) return lower_clamp_min(call);
     if (high && !low) return lower_clamp_max(call);
     if (!low) throw UserError("clamp needs a bound");
+    check_bounds(call);
     refuse_nan(call, "min");
     refuse_nan(call, "max");
     lower_pointwise(call, {operand(call, "self"), operand(call, "min"), operand(call, "max")},
@@ -318,6 +374,8 @@ void lower_entr(Call& call) {
     });
 }
 void lower_heaviside(Call& call) {
+    if (call.tensor("self").scalar_type() != call.tensor("values").scalar_type())
+        throw UserError("heaviside of tensors of two types");
     lower_pointwise(call, {operand(call, "self"), operand(call, "values")}, {.wide = false},
                     [](Emitter& e, auto v) {
                         ValueId step = e.convert(e.compare(Prim::Gt, v[0], 0), e.dtype(v[0]));
@@ -426,9 +484,9 @@ std::span<const LoweringEntry> pointwise_lowerings() {
         {"add", lower_add},
         {"sub", lower_sub},
         {"rsub", lower_rsub},
-        {"mul", binary_same<Prim::Mul>},
+        {"mul", lower_mul},
         {"div", lower_div},
-        {"floor_divide", binary_same<Prim::FloorDiv>},
+        {"floor_divide", lower_floor_divide},
         {"fmod", binary_same<Prim::Fmod>},
         {"remainder", binary_same<Prim::Remainder>},
         {"pow", lower_pow},
@@ -441,7 +499,7 @@ std::span<const LoweringEntry> pointwise_lowerings() {
         {"fmax", binary_same<Prim::Fmax>},
         {"fmin", binary_same<Prim::Fmin>},
         {"gcd", binary_same<Prim::Gcd>},
-        {"lcm", binary_same<Prim::Lcm>},
+        {"lcm", lower_lcm},
         {"igamma", binary_same<Prim::Igamma>},
         {"igammac", binary_same<Prim::Igammac>},
         {"xlogy", binary_float<Prim::Xlogy>},

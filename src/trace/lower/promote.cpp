@@ -1,6 +1,7 @@
 // Promotion and broadcasting; see promote.h.
 #include "trace/lower/promote.h"
 
+#include <ATen/Dispatch.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/native/TypeProperties.h>
 #include <c10/core/DefaultDtype.h>
@@ -52,6 +53,28 @@ ValueId value_as(Call& call, const at::Tensor& tensor, DType dtype) {
     return e.convert(call.read(tensor), dtype);
 }
 
+void check_fits(const c10::Scalar& number, c10::ScalarType type) {
+    if (number.isSymbolic()) return;
+    try {
+        AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(c10::kHalf, c10::kBFloat16, c10::kBool, type,
+                                               "number", [&] { (void)number.to<scalar_t>(); });
+    } catch (const c10::Error& error) {
+        throw UserError(error.what_without_backtrace());
+    }
+}
+void check_alpha(const c10::Scalar& alpha, c10::ScalarType type) {
+    if (alpha.isBoolean() && type != c10::kBool)
+        throw UserError("Boolean alpha only supported for Boolean results.");
+    if (!c10::isFloatingType(type) && !c10::isComplexType(type) && !alpha.isIntegral(true))
+        throw UserError("alpha of integers is an integer");
+    if (!c10::isComplexType(type) && alpha.isComplex())
+        throw UserError("alpha of real numbers is a real one");
+    check_fits(alpha, type);
+}
+void check_mask(const at::Tensor& mask) {
+    if (mask.scalar_type() != c10::kBool) throw UserError("a mask is of truth values");
+}
+
 Operands gather_operands(std::vector<at::Tensor> tensors, c10::ScalarType type) {
     Operands out;
     std::vector<Layout> layouts;
@@ -68,13 +91,15 @@ Operands gather_operands(std::vector<at::Tensor> tensors, c10::ScalarType type) 
 }
 
 std::vector<ValueId> operand_values(Call& call, const Operands& operands, DType common,
-                                    DType compute) {
+                                    DType compute, std::size_t exact) {
     std::vector<ValueId> values;
     for (const at::Tensor& t : operands.tensors) {
-        // A 0-dim operand does not pass through a reduced common type (TensorIterator hands kernels
-        // its original value).
-        ValueId v = t.dim() == 0 ? value_as(call, t, compute)
-                                 : call.emit().convert(value_as(call, t, common), compute);
+        bool keeps_bits = false;
+        if (common != compute && to_dtype(t.scalar_type()) != common)
+            keeps_bits = operands.device.is_cpu() ? values.size() == exact && t.sym_numel() == 1
+                                                  : t.dim() == 0;
+        ValueId v = keeps_bits ? value_as(call, t, compute)
+                               : call.emit().convert(value_as(call, t, common), compute);
         values.push_back(call.emit().expand(v, operands.shape));
     }
     return values;
@@ -86,8 +111,8 @@ void lower_pointwise(Call& call, std::vector<at::Tensor> tensors, const Pointwis
     if (options.int_to_float) type = float_type(type);
     Operands operands = gather_operands(std::move(tensors), type);
     DType common = to_dtype(type);
-    DType compute = options.wide ? compute_type(common) : common;
-    std::vector<ValueId> values = operand_values(call, operands, common, compute);
+    DType compute = options.wide || bytes(common) == 1 ? compute_type(common) : common;
+    std::vector<ValueId> values = operand_values(call, operands, common, compute, options.exact);
     ValueId result = formula(call.emit(), values);
     if (options.numbers_aside) {
         std::vector<Layout> tensors_only;

@@ -25,6 +25,13 @@ Layout layout_of(const at::Tensor& tensor);
 Layout layout_as(const at::Tensor& tensor, c10::ScalarType type);
 /// The contents in `dtype`; wrapped numbers and 0-dim tensors go there from full precision.
 ValueId value_as(Call& call, const at::Tensor& tensor, DType dtype);
+/// Throws UserError where eager refuses to make `number` one of `type`: one of its kernels' types
+/// that is too small for it.
+void check_fits(const c10::Scalar& number, c10::ScalarType type);
+/// Throws UserError where eager refuses `alpha` beside operands of `type`.
+void check_alpha(const c10::Scalar& alpha, c10::ScalarType type);
+/// Throws UserError unless the mask is of truth values.
+void check_mask(const at::Tensor& mask);
 /// float for integers and bool, otherwise the type itself.
 c10::ScalarType float_type(c10::ScalarType type);
 
@@ -38,10 +45,13 @@ struct Operands {
 /// `type`: what they are promoted to.
 Operands gather_operands(std::vector<at::Tensor> tensors, c10::ScalarType type);
 
+inline constexpr std::size_t kNoOperand = static_cast<std::size_t>(-1);
+
 /// Values of the operands, converted to `common` and then to `compute` (equal, or f32 for reduced
-/// floats), broadcast to the result's shape.
+/// floats), broadcast to the result's shape. Operand `exact` goes to `compute` from full precision
+/// where it is one number.
 std::vector<ValueId> operand_values(Call& call, const Operands& operands, DType common,
-                                    DType compute);
+                                    DType compute, std::size_t exact = kNoOperand);
 
 using Formula = std::function<ValueId(Emitter&, std::span<const ValueId>)>;
 struct PointwiseOptions {
@@ -51,6 +61,11 @@ struct PointwiseOptions {
     // Numbers among the operands take no part in the result's strides: eager hands them to the
     // kernel aside. (Otherwise they are 0-dim operands, which matters where a dim has size one.)
     bool numbers_aside = false;
+    // Processors round a number beside reduced floats to their type, as any other operand, before
+    // they compute: bf16(0.1) == 0.1 is true. The kernels of products and quotients alone take
+    // their second operand, where it is one number, in f32. Which do is a test over the installed
+    // PyTorch: tests/trust/test_numbers.py. (GPUs get all numbers in f32.)
+    std::size_t exact = kNoOperand;
 };
 /// The whole of a pointwise lowering: promote, broadcast, compute, round, give.
 void lower_pointwise(Call& call, std::vector<at::Tensor> tensors, const PointwiseOptions& options,

@@ -165,6 +165,7 @@ ValueId norm_of(Reduction& r, ValueId v, double p) {
     // As eager's kernel: no scaling against overflow.
     if (p == 2) return e.op(Prim::Sqrt, {r.run(Prim::Sum, e.mul(v, v))});
     v = e.op(Prim::Abs, {v});
+    if (p != 0 && r.count() == 1) return r.run(Prim::Sum, v);  // no power that overflows
     if (p == std::numeric_limits<double>::infinity()) return r.run(Prim::Amax, v);
     if (p == -std::numeric_limits<double>::infinity()) return r.run(Prim::Amin, v);
     if (p == 0) return r.run(Prim::Sum, e.convert(e.compare(Prim::Ne, v, 0), e.dtype(v)));

@@ -46,6 +46,8 @@ constexpr Refusal kRefusals[] = {
     {"bitwise_right_shift", "b"},
     {"ceil", "b"},
     {"clamp", "b"},
+    {"clamp_max", "b"},
+    {"clamp_min", "b"},
     {"deg2rad", "c"},
     {"div.Scalar_mode", "b"},
     {"div.Tensor_mode", "b"},
@@ -166,6 +168,12 @@ std::string_view types_refused_by(const c10::OperatorName& op, bool gpus) {
     return {};
 }
 
+/// Types for which few operators have kernels, other ones in each version: what computes is left to
+/// ATen, which raises where it has none. (`torch.ones(2, dtype=torch.uint16) + 1` does.)
+bool is_rare(c10::ScalarType type) {
+    return c10::isBarebonesUnsignedType(type) || c10::isFloat8Type(type);
+}
+
 /// Whether a number given as argument `name` takes part in the promotion of types.
 bool promotes(std::string_view name) {
     static constexpr std::string_view kNames[] = {"self", "other", "exponent", "min", "max"};
@@ -175,6 +183,10 @@ bool promotes(std::string_view name) {
 }  // namespace
 
 bool eager_refuses(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+    for (const c10::IValue& v : arguments)
+        if (v.isTensor() && v.toTensor().defined() && is_rare(v.toTensor().scalar_type()) &&
+            computes(op.operator_name().name))
+            return true;
     const std::string_view types = types_refused_by(op.operator_name(), false);
     const std::string_view on_gpus = types_refused_by(op.operator_name(), true);
     if (types.empty() && on_gpus.empty()) return false;

@@ -9,6 +9,7 @@ void lower_where(Call& call) {
     if (!call.given("self"))
         throw NotSupported("where with one argument: the size depends on data");
     at::Tensor condition = call.tensor("condition");
+    if (condition.scalar_type() != c10::kByte) check_mask(condition);
     at::Tensor yes = operand(call, "self"), no = operand(call, "other");
     Emitter& e = call.emit();
     c10::ScalarType type = common_type(std::vector<at::Tensor>{yes, no});
@@ -32,17 +33,27 @@ void addc(Call& call, Prim prim) {
                     });
 }
 void lower_addcmul(Call& call) { addc(call, Prim::Mul); }
-void lower_addcdiv(Call& call) { addc(call, Prim::Div); }
+void lower_addcdiv(Call& call) {
+    if (c10::isIntegralType(call.tensor("tensor1").scalar_type(), true) &&
+        c10::isIntegralType(call.tensor("tensor2").scalar_type(), true))
+        throw UserError("Integer division with addcdiv is no longer supported");
+    addc(call, Prim::Div);
+}
 
 void lower_lerp(Call& call) {
+    const c10::ScalarType type = call.tensor("self").scalar_type();
+    if (call.tensor("end").scalar_type() != type ||
+        (call.at("weight").isTensor() && call.tensor("weight").scalar_type() != type))
+        throw UserError("lerp of tensors of several types");
     lower_pointwise(call, {call.tensor("self"), call.tensor("end"), operand(call, "weight")},
-                    {.numbers_aside = true},
+                    {.numbers_aside = true, .exact = 2},
                     [](Emitter& e, auto v) { return e.op(Prim::Lerp, {v[0], v[1], v[2]}); });
 }
 
 void lower_masked_fill(Call& call) {
     at::Tensor self = call.tensor("self"), mask = call.tensor("mask");
     at::Tensor value = operand(call, "value");
+    check_mask(mask);
     if (value.dim() > 0) throw UserError("masked_fill: a value of one element without dims");
     if (value.is_complex() && !self.is_complex())
         throw UserError("masked_fill: a complex value for a real tensor");
