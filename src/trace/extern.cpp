@@ -215,6 +215,22 @@ bool leaves_out_weights(const c10::FunctionSchema& schema,
     return asked && !arguments[static_cast<std::size_t>(*asked)].toBool();
 }
 
+/// The results of one run over zeros.
+torch::jit::Stack run_over_zeros(const c10::OperatorHandle& op,
+                                 std::span<const c10::IValue> arguments) {
+    torch::jit::Stack zeros;
+    for (const c10::IValue& v : arguments) {
+        if (v.isTensor() && v.toTensor().defined())
+            zeros.emplace_back(at::empty_strided(v.toTensor().sizes(), v.toTensor().strides(),
+                                                 v.toTensor().options())
+                                   .zero_());
+        else
+            zeros.push_back(with_numbers(v));
+    }
+    op.callBoxed(zeros);
+    return zeros;
+}
+
 /// oneDNN's recurrent layer keeps what only its own backward can read, in memory of a size that
 /// only its kernel knows: `results` gets what one run over zeros tells of it. A layer that does not
 /// train keeps nothing.
@@ -227,17 +243,57 @@ void add_workspace(const c10::OperatorHandle& op, std::span<const c10::IValue> a
         results.back() = at::Tensor();
         return;
     }
-    torch::jit::Stack zeros;
-    for (const c10::IValue& v : arguments) {
-        if (v.isTensor() && v.toTensor().defined())
-            zeros.emplace_back(at::zeros(v.toTensor().sizes(), v.toTensor().options()));
-        else
-            zeros.push_back(v);
-    }
-    op.callBoxed(zeros);
-    const at::Tensor kept = zeros.back().toTensor();
+    const at::Tensor kept = run_over_zeros(op, arguments).back().toTensor();
     results.back() =
         kept.defined() ? as_meta(kept, false) : at::Tensor();  // none without gradients
+}
+
+/// Fourier transforms lie as the library's last pass leaves them, which their meta functions know
+/// for rows alone.
+bool lies_as_it_comes(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+    if (!op.schema().name().starts_with("aten::_fft_") || !arguments[0].toTensor().is_cpu())
+        return false;
+    const at::Tensor& x = arguments[0].toTensor();
+    const std::vector<std::int64_t> dims = arguments[1].toIntVector();
+    return dims.size() != 1 || dims[0] != x.dim() - 1 || !x.is_contiguous();
+}
+
+/// Whether a run over zeros costs little and may tell more of where results lie than the meta
+/// function, which is another program than the kernel: operands with a layout of their own, or with
+/// sizes of one, whose strides say nothing.
+bool is_asked_to_run(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+    constexpr std::int64_t kMost = 1 << 16;
+    if (!op.schema().name().starts_with("aten::") || op.schema().is_mutable() || is_random(op))
+        return false;
+    std::int64_t elements = 0;
+    bool plain = true, here = true;
+    for (const c10::IValue& v : arguments) {
+        if (v.isTensorList() || v.isOptionalTensorList() || v.isGenerator()) return false;
+        if (!v.isTensor() || !v.toTensor().defined()) continue;
+        const at::Tensor& t = v.toTensor();
+        here = here && t.is_cpu() && !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+        if (!here) return false;
+        elements += t.numel();
+        plain = plain && t.is_contiguous() &&
+                std::ranges::none_of(t.sizes(), [](std::int64_t n) { return n == 1; });
+    }
+    return !plain && elements > 0 && elements <= kMost;
+}
+
+/// Puts what a run over zeros tells in the place of what the meta function said. Where zeros are no
+/// operands for the kernel, the latter stands.
+void ask_the_kernel(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
+                    torch::jit::Stack& meta) {
+    torch::jit::Stack results;
+    try {
+        results = run_over_zeros(op, arguments);
+    } catch (const std::exception&) {
+        return;
+    }
+    for (std::size_t i = 0; i < results.size() && i < meta.size(); ++i)
+        if (results[i].isTensor() && results[i].toTensor().defined() && meta[i].isTensor() &&
+            meta[i].toTensor().defined() && results[i].toTensor().layout() == c10::kStrided)
+            meta[i] = as_meta(results[i].toTensor(), false);
 }
 
 }  // namespace
@@ -279,8 +335,14 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
             meta = {std::move(t)};
             return b;
         }
+        if (lies_as_it_comes(op, arguments)) {
+            if (symbolic) throw NotSupported("strides that are found by a run");
+            meta = {as_meta(run_over_zeros(op, arguments).at(0).toTensor(), false)};
+            return b;
+        }
         op.callBoxed(meta);
         add_workspace(op, arguments, meta);
+        if (!symbolic && is_asked_to_run(op, arguments)) ask_the_kernel(op, arguments, meta);
         return b;
     };
     Builder b = [&] {

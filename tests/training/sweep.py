@@ -60,7 +60,12 @@ def _copied(tree: Any, wide: bool = False) -> Any:
                 and not made.is_contiguous()
                 and min(made.stride(), default=1) > 0
             )
-            if not same:
+            if same and made.numel() and 0 in made.stride():
+                once = made
+                for d in range(made.dim()):
+                    once = once.narrow(d, 0, 1) if made.stride(d) == 0 else once
+                new = once.clone().to(dtype).expand(made.shape)
+            elif not same:
                 new = made.clone()
                 new = new.to(dtype) if made.dtype != dtype else new
             elif spread:
@@ -84,6 +89,7 @@ class Case:
     kwargs: dict
     label: str = ""
     gradients: bool = True
+    symbol: tuple[int, int] | None = None  # which tensor's which size is symbolic, compiled
 
 
 @dataclass
@@ -119,6 +125,8 @@ def see(case: Case, compiled: bool = False, wide: bool = False) -> Seen:
     leaves = list({id(t): t for t in [*leaves, *owned]}.values())
     inputs = tensors_of((args, kwargs))
     call = ingot.compile(function) if compiled else function
+    if compiled and case.symbol is not None:
+        ingot.maybe_mark_dynamic(inputs[case.symbol[0]], case.symbol[1])
     seen = Seen()
     torch.manual_seed(42)
     on_gpu = any(t.is_cuda for t in [*inputs, *owned])

@@ -131,7 +131,7 @@ void lower_convolution(Call& call) {
         column[0] = sizes[1];
         y = e.add(y, e.expand(e.reshape(call.read(b), column), sizes));
     }
-    call.give(y, conv_strides(x, w, sizes), x.device());
+    call.give(y, conv_strides(call, x, w, sizes), x.device());
 }
 
 bool needs_gradient(Call& call) {

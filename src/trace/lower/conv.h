@@ -24,14 +24,8 @@ inline Attrs conv_attrs(Call& call, std::size_t n) {
         {"transposed", call.flag("transposed")}, {"output_padding", repeated("output_padding")}};
 }
 
-/// The format eager's convolution answers in: channels-last when the operand or the weight is. A
-/// 1-d convolution makes its operand contiguous first.
-inline SymInts conv_strides(const at::Tensor& input, const at::Tensor& weight,
-                            const SymInts& sizes) {
-    if (sizes.size() == 3) return contiguous(sizes);
-    c10::MemoryFormat f = suggested_format(layout_of(input));
-    if (f == c10::MemoryFormat::Contiguous) f = suggested_format(layout_of(weight));
-    return format_strides(sizes, f);
-}
+/// The strides of a tensor of `sizes` that eager's convolution, or its backward, answers with.
+SymInts conv_strides(Call& call, const at::Tensor& input, const at::Tensor& weight,
+                     const SymInts& sizes);
 
 }  // namespace ingot::trace

@@ -180,11 +180,10 @@ void pad_by_index(Call& call, std::size_t spatial, bool reflect) {
         v = e.op(Prim::Take, {v, index}, {{"dims", Ints{d}}});
     }
     SymInts sizes = e.sizes(v);
-    bool spatial_2d = spatial == 2 && sizes.size() == 4;
-    call.give(
-        v,
-        spatial_2d ? format_strides(sizes, suggested_format(layout_of(self))) : contiguous(sizes),
-        self.device());
+    const bool batch = spatial > 1 && sizes.size() == spatial + 2;
+    call.give(v,
+              batch ? format_strides(sizes, suggested_format(layout_of(self))) : contiguous(sizes),
+              self.device());
 }
 template <std::size_t spatial>
 void lower_reflection_pad(Call& call) {
@@ -248,6 +247,22 @@ void lower_pixel_shuffle(Call& call) {
     call.give(v, format_strides(out, suggested_format(layout_of(self))), self.device());
 }
 
+/// Channels dealt out to `groups` hands and picked up again.
+void lower_channel_shuffle(Call& call) {
+    at::Tensor self = call.tensor("self");
+    Emitter& e = call.emit();
+    const c10::SymInt groups = call.size("groups");
+    if (self.dim() < 3 || groups <= 0 || self.sym_size(1) % groups != 0)
+        throw UserError("channel_shuffle: channels are dealt out evenly");
+    const SymInts sizes = self.sym_sizes().vec();
+    SymInts grid = sizes;
+    grid[1] = sizes[1] / groups;
+    grid.insert(grid.begin() + 1, groups);
+    const ValueId v = e.transpose(e.reshape(call.read(self), grid), 1, 2);
+    call.give(e.reshape(v, sizes), format_strides(sizes, suggested_format(layout_of(self))),
+              self.device());
+}
+
 }  // namespace
 
 std::span<const LoweringEntry> movement_lowerings() {
@@ -269,6 +284,7 @@ std::span<const LoweringEntry> movement_lowerings() {
         {"triu", lower_triu},
         {"diag_embed", lower_diag_embed},
         {"pixel_shuffle", lower_pixel_shuffle},
+        {"native_channel_shuffle", lower_channel_shuffle},
     };
     return table;
 }

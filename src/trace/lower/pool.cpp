@@ -86,6 +86,10 @@ struct Windows {
 SymInts pooled_strides(const at::Tensor& self, const SymInts& sizes) {
     return format_strides(sizes, suggested_format(layout_of(self)));
 }
+/// Averages over images with depth lie in rows, however the image lies.
+SymInts averaged_strides(const at::Tensor& self, const SymInts& sizes, std::size_t spatial) {
+    return spatial == 3 ? contiguous(sizes) : pooled_strides(self, sizes);
+}
 Scalar lowest(DType t) {
     if (is_float(t)) return -std::numeric_limits<double>::infinity();
     switch (t) {
@@ -229,7 +233,7 @@ void lower_avg_pool(Call& call) {
         else
             y = e.div(y, fixed);
     }
-    call.give(e.convert(y, type), pooled_strides(self, sizes), self.device());
+    call.give(e.convert(y, type), averaged_strides(self, sizes, n), self.device());
 }
 
 /// The bins of adaptive pooling along one dim: [floor(i n / o), ceil((i + 1) n / o)).
@@ -279,7 +283,7 @@ void lower_adaptive_avg(Call& call) {
         ValueId count = e.expand(e.reshape(e.convert(length, wide), column), e.sizes(sum));
         x = e.div(sum, count);
     }
-    call.give(e.convert(x, type), pooled_strides(self, e.sizes(x)), self.device());
+    call.give(e.convert(x, type), averaged_strides(self, e.sizes(x), n), self.device());
 }
 
 // ---- resampling: one dim after the other, taps at constant indices with constant weights ----

@@ -33,7 +33,7 @@ void lower_logcumsumexp(Call& call) {
     if (!is_float(type) || self.dim() == 0) throw NotSupported("logcumsumexp of this operand");
     std::int64_t dim = wrap_dim(call.integer("dim"), self.dim());
     call.give(call.emit().op(Prim::Logcumsumexp, {call.read(self)}, {{"dim", dim}}),
-              preserved_strides(layout_of(self)), self.device());
+              contiguous(self.sym_sizes().vec()), self.device());
 }
 void lower_sort(Call& call) {
     at::Tensor self = call.tensor("self");
