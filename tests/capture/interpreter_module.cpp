@@ -113,6 +113,10 @@ class Logger final : public Observer {
             verdict = Verdict::handled;
         } else if (answer == Py_True) {
             verdict = Verdict::hand_back;
+        } else if (PyExceptionInstance_Check(answer)) {  // which the program is ended with
+            Session::current()->abort_with(answer);
+            PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(answer)), answer);
+            verdict = Verdict::raise;
         }
         Py_DECREF(answer);
         return verdict;

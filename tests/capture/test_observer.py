@@ -277,3 +277,223 @@ def test_reference_counts():
         interpreter.hand_back_randomly(use, 3, 10)
     gc.collect()
     assert [sys.getrefcount(x) for x in watched] == before
+
+
+class Ends(Exception):
+    """What an observer ends a program with."""
+
+
+def ended(function, *args, operation="unary"):
+    """What comes out of a program that is ended at its first such operation, and its log."""
+    log, error = [], Ends()
+
+    def answer(kind, *_):
+        return (
+            error if kind == operation and "ended" not in log and not log.append("ended") else None
+        )
+
+    try:
+        result = interpreter.observe(lambda: function(log, *args), answer)[0]
+    except BaseException as raised:
+        return ("the error" if raised is error else raised), log
+    return result, log
+
+
+class Swallows:
+    def __init__(self, log, raises=None):
+        self.log, self.raises = log, raises
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        self.log.append(kind.__name__ if kind is not None else None)
+        if self.raises is not None:
+            raise self.raises
+        return True
+
+
+def taken_by_name(log):
+    try:
+        return -len(log)
+    except Ends as error:
+        log.append(error)
+
+
+def taken_without_a_name(log):
+    try:
+        return -len(log)
+    except ValueError:
+        log.append("wrong")
+    except:  # noqa: E722
+        log.append("taken")
+
+
+def taken_by_a_context(log):
+    with Swallows(log):
+        return -len(log)
+    log.append("taken")
+
+
+def replaced_by_a_context(log):
+    try:
+        with Swallows(log, KeyError(1)):
+            return -len(log)
+    except KeyError:
+        log.append("taken")
+
+
+def replaced_in_finally(log):
+    try:
+        try:
+            return -len(log)
+        finally:
+            raise KeyError(log.append("clean"))
+    except KeyError:
+        log.append("taken")
+
+
+def left_in_finally(log):
+    while True:
+        try:
+            return -len(log)
+        finally:
+            log.append("clean")
+            break  # noqa: B012
+    log.append("taken")
+
+
+def returned_in_finally(log):
+    try:
+        return -len(log)
+    finally:
+        return log.append("clean")  # noqa: B012, SIM107
+
+
+def handled_in_finally(log):
+    try:
+        return -len(log)
+    finally:
+        try:
+            raise KeyError(1)
+        except KeyError:
+            log.append("clean")
+
+
+def taken_within_another(log):
+    try:
+        raise KeyError(1)
+    except KeyError as error:
+        try:
+            return -len(log)
+        except Exception:
+            log.append("taken")
+        log.append(error)
+
+
+def taken_by_a_generator(log):
+    def numbers():
+        try:
+            yield -len(log)
+        except Ends:
+            log.append("taken")
+            yield 1
+
+    return [log.append("taken") for _ in numbers()]
+
+
+def thrown_into_a_generator(log):
+    def numbers():
+        try:
+            yield 1
+        except Ends:
+            log.append("taken")
+            yield 2
+        finally:
+            log.append("clean")
+
+    generator = numbers()
+    next(generator)
+    try:
+        -len(log)
+    except Ends as error:
+        log.append("taken")
+        generator.throw(error)
+    finally:
+        generator.close()
+
+
+def taken_by_c_code(log):
+    class Odd:
+        def __eq__(self, other):
+            return -len(log)
+
+        __hash__ = None
+
+    class Hides:
+        def __getattr__(self, name):
+            try:
+                return -len(log)
+            except Ends:
+                log.append("taken")
+                raise AttributeError from None
+
+    return getattr(Hides(), "missing", log)
+
+
+def taken_in_a_group(log):
+    try:
+        return -len(log)
+    except* Ends:
+        log.append("taken")
+
+
+def taken_further_out(log):
+    def inner():
+        try:
+            return -len(log)
+        finally:
+            log.append("clean")
+
+    try:
+        return inner()
+    except Ends:
+        log.append("taken")
+
+
+ENDED = [
+    taken_by_name, taken_without_a_name, taken_by_a_context, replaced_by_a_context,
+    replaced_in_finally, left_in_finally, returned_in_finally, handled_in_finally,
+    taken_within_another, taken_by_a_generator, thrown_into_a_generator, taken_by_c_code,
+    taken_in_a_group, taken_further_out,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", ENDED, ids=lambda f: f.__name__)
+def test_a_program_cannot_catch_what_ends_it(function):
+    outcome, log = ended(function)
+    assert outcome == "the error"
+    allowed = {"ended", "Ends", "clean"}
+    assert set(log) <= allowed
+    if "clean" in function.__code__.co_consts:
+        assert "clean" in log
+    assert sys.exc_info() == (None, None, None)
+
+
+@pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda p: p.__doc__)
+def test_programs_can_be_ended_at_each_event(program):
+    for stop in (*range(40), *range(40, 400, 17)):
+        count, error = 0, Ends()
+
+        def answer(*_, stop=stop, error=error):
+            nonlocal count
+            count += 1
+            return error if count == stop + 1 else None
+
+        try:
+            interpreter.observe(program, answer)
+        except Exception as raised:
+            assert count <= stop or raised is error or "handed" in program.__doc__, raised
+        assert sys.exc_info() == (None, None, None)
+        if count <= stop:
+            break

@@ -32,6 +32,10 @@ bool Evaluator::enter(Entry entry, bool* hand_back) {
     if (session_ == nullptr) return true;
     outer_ = session_->innermost_;
     session_->innermost_ = this;
+    if (session_->aborting_with_ != nullptr) {  // a generator goes on, or rebuilt frames
+        must_abort_ = entry == Entry::rebuilt;
+        return true;
+    }
     if (outer_ != nullptr && entry == Entry::called) {
         direct_ = outer_->direct_target_ != nullptr &&
                   outer_->direct_target_ == version::function_of(frame_) &&
@@ -178,6 +182,7 @@ Step Evaluator::loop() { return session_ != nullptr ? loop_as<true>() : loop_as<
 /// Before an instruction of a session's frame: whether CPython shall take over.
 Step Evaluator::probe() {
     if (session_->stopped_) return Step::hand_back;
+    if (session_->aborting_with_ != nullptr && must_abort_ && !cleans_up_) return abort();
     if (session_->probe_ == nullptr) return Step::next;
     Quiet quiet(session_);
     switch (session_->probe_->at_instruction(Frame(this))) {
@@ -327,6 +332,8 @@ Step Evaluator::unwind(bool with_traceback) {
         result_ = nullptr;
         return Step::leave;
     }
+    if (session_ != nullptr && session_->aborting_with_ != nullptr) [[unlikely]]
+        cleans_up_ = cleans_up_ || version::error_is(thread_, session_->aborting_with_);
     if (handler.keeps_offset) {
         PyObject* offset = PyLong_FromLong(static_cast<long>(frame_->prev_instr - first()));
         if (offset == nullptr) return unwind(false);

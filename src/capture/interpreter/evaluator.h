@@ -45,6 +45,7 @@ class Evaluator {
     Evaluator* outer() const { return outer_; }
     int start_offset() const { return static_cast<int>(start_ - first()); }
     int instruction_offset() const { return static_cast<int>(current_ - first()); }
+    int next_offset() const { return static_cast<int>(next_ - first()); }
     std::span<PyObject* const> stack() const {
         return {stack_base(), static_cast<std::size_t>(sp_ - stack_base())};
     }
@@ -52,6 +53,7 @@ class Evaluator {
 
   private:
     friend struct Instructions;
+    friend class Session;
 
     _Py_CODEUNIT* first() const { return _PyCode_CODE(frame_->f_code); }
     PyObject** stack_base() const { return frame_->localsplus + frame_->f_code->co_nlocalsplus; }
@@ -74,6 +76,17 @@ class Evaluator {
     PyObject* continue_by_cpython(bool thrown, bool whole_frame);
     void leave_frame();
     void tell_left(Exit exit, PyObject* result);
+
+    // --- aborting.cpp
+    /// Whether it is the exception with which the session ends the program.
+    bool aborts(PyObject* exception) const {
+        return session_ != nullptr && session_->aborting_with() == exception &&
+               exception != nullptr;
+    }
+    /// Raises that where the frame stands.
+    Step abort();
+    Step discard_aborting();
+    void keep_aborting(PyObject* handled);
 
     // --- the stack
     void push(PyObject* value) { *sp_++ = value; }
@@ -172,6 +185,8 @@ class Evaluator {
     bool direct_ = false;
     bool hand_back_ = false;  // an observer asked for it
     bool left_ = false;
+    bool must_abort_ = false;  // it ran when the session was aborted
+    bool cleans_up_ = false;   // the exception has come to a handler of the frame
     _PyCFrame cframe_;
 };
 

@@ -1,4 +1,5 @@
 // Raising, handlers, `with`.
+#include "capture/interpreter/decode.h"
 #include "capture/interpreter/errors.h"
 #include "capture/interpreter/observe.h"
 
@@ -103,6 +104,8 @@ Step Evaluator::pop_except(int) {
     _PyErr_StackItem* info = thread_->exc_info;
     PyObject* old = info->exc_value;
     info->exc_value = pop();
+    if (aborts(old)) [[unlikely]]
+        keep_aborting(old);
     Py_XDECREF(old);
     return Step::next;
 }
@@ -111,7 +114,7 @@ Step Evaluator::check_exc_match(int) {
     PyObject* exception = top(2);
     PyObject* type = top();
     if (!check_catchable(type, false)) return Step::error;
-    bool matches = PyErr_GivenExceptionMatches(exception, type) != 0;
+    bool matches = PyErr_GivenExceptionMatches(exception, type) != 0 && !aborts(exception);
     if (observer_ != nullptr &&
         !report({Operation::match_exception, 0, {sp_ - 2, 2}}, matches ? Py_True : Py_False))
         return failed();
@@ -152,6 +155,11 @@ Step Evaluator::check_eg_match(int) {
     PyObject* exception = top(2);
     PyObject* type = top();
     if (!check_catchable(type, true)) return Step::error;
+    if (aborts(exception)) {  // no part of it matches
+        drop(1);
+        push(Py_NewRef(Py_None));
+        return Step::next;
+    }
     PyObject *match, *rest;
     if (!split_group(exception, type, &match, &rest)) {
         Py_XDECREF(rest);
@@ -189,6 +197,9 @@ Step Evaluator::with_except_start(int) {
         return PyObject_Vectorcall(exit, arguments + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET,
                                    nullptr);
     });
+    // An asynchronous one is still to be awaited; what it says is of no account either.
+    if (done && aborts(value) && decode(frame_->f_code, next_offset()).opcode != GET_AWAITABLE)
+        Py_SETREF(result, Py_NewRef(Py_False));
     return push_result(done, result);
 }
 

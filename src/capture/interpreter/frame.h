@@ -60,6 +60,8 @@ class Frame {
     /// Of a jump that the truth of a value decides, the current instruction: the truth that leads
     /// straight to a `raise`, through calls and texts but no other decision. Nothing: neither does.
     std::optional<bool> raising_truth() const;
+    /// Whether the current instruction stands in a loop of the function.
+    bool in_loop() const;
     /// The next frame further out that the same session executes, if there is one.
     std::optional<Frame> caller() const;
 

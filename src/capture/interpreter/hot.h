@@ -35,6 +35,8 @@ inline Step Evaluator::store_fast(int slot) {
 }
 
 inline Step Evaluator::pop_top(int) {
+    if (aborts(top())) [[unlikely]]
+        return discard_aborting();
     PyObject* value = pop();
     Py_DECREF(value);
     return Step::next;

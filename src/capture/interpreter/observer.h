@@ -215,6 +215,13 @@ class Session {
     /// A hook that raises: the frames of the session that the interpreter executes are dropped
     /// without running handlers, and the error leaves the outermost.
     void drop() noexcept { dropped_ = true; }
+    /// From now on `error` (an exception, which is held) leaves all frames of the session that the
+    /// interpreter executes, whatever they catch; what they clean up is done (aborting.cpp). New
+    /// frames are CPython's and catch what they like. May be called from a hook, which need not
+    /// raise it.
+    void abort_with(PyObject* error) noexcept;
+    /// What that was called with: borrowed, nullptr if it was not.
+    PyObject* aborting_with() const noexcept { return aborting_with_; }
     /// Whether a frame that starts now would be executed by the interpreter.
     bool executes() const noexcept { return !stopped_ && quiet_ == 0; }
     Observer* observer() const noexcept { return observer_; }
@@ -234,6 +241,7 @@ class Session {
     Session* outer_;
     Evaluator* innermost_ = nullptr;
     Probe* probe_ = nullptr;
+    PyObject* aborting_with_ = nullptr;
     int quiet_ = 0;  // above zero while a hook runs: frames are CPython's
     bool stopped_ = false;
     bool dropped_ = false;  // a probe or a hook has dropped the frames

@@ -87,6 +87,15 @@ inline void restore_exception(PyObject* value) {
                   PyException_GetTraceback(value));
 }
 
+/// Whether `value` is the exception that is set.
+inline bool error_is(PyThreadState* thread, PyObject* value) {
+    return thread->curexc_value == value;
+}
+/// Whether the frame is a generator's, coroutine's or asynchronous generator's that goes on.
+inline bool is_of_generator(const _PyInterpreterFrame* frame) {
+    return frame->owner == FRAME_OWNED_BY_GENERATOR;
+}
+
 /// The key for which merging keyword arguments has raised a KeyError, a new reference; the error is
 /// then cleared. nullptr for any other KeyError.
 inline PyObject* take_duplicate_key() {

@@ -92,6 +92,15 @@ inline PyObject* take_exception() { return PyErr_GetRaisedException(); }
 /// Raises `value` (a reference that is taken over) with the traceback it carries.
 inline void restore_exception(PyObject* value) { PyErr_SetRaisedException(value); }
 
+/// Whether `value` is the exception that is set.
+inline bool error_is(PyThreadState* thread, PyObject* value) {
+    return thread->current_exception == value;
+}
+/// Whether the frame is a generator's, coroutine's or asynchronous generator's that goes on.
+inline bool is_of_generator(const _PyInterpreterFrame* frame) {
+    return frame->owner == FRAME_OWNED_BY_GENERATOR;
+}
+
 /// The key for which merging keyword arguments has raised a KeyError, a new reference; the error is
 /// then cleared. nullptr for any other KeyError.
 inline PyObject* take_duplicate_key() {

@@ -23,7 +23,9 @@ PyObject* FrameHook::run(PyThreadState* thread, _PyInterpreterFrame* frame, int 
         return std::exchange(waiting_taker, nullptr)->run(thread, frame);
     Session* session = current_session;
     // The collector runs callbacks and finalizers anywhere, so they are no part of the program.
+    // An aborted program only cleans up: generators go on, whose handlers must not catch the error.
     if (session == nullptr || session->quiet_ > 0 || session->stopped_ ||
+        (session->aborting_with_ != nullptr && !version::is_of_generator(frame)) ||
         version::is_tracing(thread) || thread->interp->gc.collecting != 0)
         return previous_hook(thread, frame, thrown);
     return evaluate(thread, frame, thrown != 0, session);
@@ -51,7 +53,10 @@ Session::Session(Observer* observer)
     current_session = this;
 }
 
-Session::~Session() { current_session = outer_; }
+Session::~Session() {
+    current_session = outer_;
+    Py_XDECREF(aborting_with_);
+}
 
 Session* Session::current() noexcept { return current_session; }
 
