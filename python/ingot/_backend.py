@@ -69,6 +69,8 @@ def stats() -> Stats:
         found.programs += captured["graphs"]
         found.training += captured["training"]
         found.eager_calls += captured["eager_calls"]
+        found.kernels += captured["kernels"]
+        found.externs += captured["externs"]
         found.compile_seconds += captured["compile_seconds"]
         found.fallbacks += sum(captured["reasons"].values())
         found.reasons += captured["reasons"]

@@ -15,17 +15,24 @@ class CompileError(RuntimeError):
 
 
 class Unsupported(CompileError):
-    """A break under `fullgraph=True`: `reason` says why, `user_stack` where (innermost last)."""
+    """A break under `fullgraph=True`: `reason` says why, `user_stack` where (innermost last).
 
-    def __init__(self, reason: str, user_stack: traceback.StackSummary | None = None) -> None:
+    It leaves the compiled call through whatever the program catches; `finally` and `__exit__` run.
+    """
+
+    def __init__(
+        self, reason: str, user_stack: traceback.StackSummary | None = None, hint: str = ""
+    ) -> None:
         self.reason = reason
         self.user_stack = user_stack or traceback.StackSummary()
+        self.hint = hint
         where = "".join(self.user_stack.format()).rstrip()
-        super().__init__(f"{reason}\n\nfrom user code:\n{where}" if where else reason)
+        parts = [reason, f"from user code:\n{where}" if where else "", hint and f"hint: {hint}"]
+        super().__init__("\n\n".join(filter(None, parts)))
         self.msg = str(self)
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.reason, self.user_stack)
+        return type(self), (self.reason, self.user_stack, self.hint)
 
 
 class InvalidBackend(CompileError):

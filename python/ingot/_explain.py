@@ -42,7 +42,8 @@ class Explanation:
         ]
         for number, one in enumerate(self.break_reasons, 1):
             lines += [f"  Break Reason {number}:", f"    Reason: {one.reason}", "    User Stack:"]
-            lines += [f"      {frame}" for frame in one.user_stack]
+            for frame in traceback.format_list(one.user_stack):
+                lines += [f"    {line}" for line in frame.splitlines()]
         for title, rows in (("Ops", self.ops_per_graph), ("Guard", self.out_guards)):
             if rows is not None:
                 lines.append("Ops per Graph:" if title == "Ops" else "Out Guards:")

@@ -1,7 +1,6 @@
 """Capture by Ingot itself: the C++ recorder of `src/capture`, whose border is `capture.h`.
 
-A compiled function is the C++ object itself, so that a call meets no Python of ours. Only under
-`fullgraph`, where errors are part of the answer, a function stands before it.
+A compiled function is the C++ object itself, so that a call meets no Python of ours.
 """
 
 from __future__ import annotations
@@ -9,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from . import _backend, _errors, _fx, _options, _registry
+from . import _backend, _errors, _fx, _news, _options, _places, _registry
 from ._explain import Break, Explanation, frame_of
 from ._reproduce import write_reproducer
 from ._settings import Settings
@@ -28,24 +26,27 @@ def compile(function: Callable, settings: Settings) -> Callable:
     from . import _ingot
 
     _mark_known()
-    captured = _ingot.capture(function, _capture_options(settings, settings.backend))
+    captured = _ingot.capture(function, _capture_options(function, settings, settings.backend))
     captured._ingot_settings = settings
     with contextlib.suppress(AttributeError):
         functools.update_wrapper(captured, function)
-    return _with_errors(captured, function) if settings.fullgraph else captured
+    return captured
 
 
-def _capture_options(settings: Settings, backend: Callable | None) -> dict[str, Any]:
+def _capture_options(
+    function: Callable, settings: Settings, backend: Callable | None
+) -> dict[str, Any]:
     """The settings as `_ingot.capture` takes them."""
+    name, place = _places.described(function)
     options = {
+        "name": settings.name or name,
+        "place": place,
         "fullgraph": settings.fullgraph,
         "dynamic": settings.dynamic,
         "settings": dict(_options.resolve(settings.mode, settings.options))
         if settings.backend is None
         else dict(_options.resolve()),
     }
-    if settings.name is not None:
-        options["name"] = settings.name
     if settings.recompile_limit is not None:
         options["recompile_limit"] = settings.recompile_limit
     if backend is not None:
@@ -109,29 +110,6 @@ def _symbolic_examples(sizes: dict, given: list, shapes: list) -> Any:
     return Examples(sizes, given, shapes)
 
 
-def _with_errors(captured: Any, function: Callable) -> Callable:
-    """The captured function, with the interface's classes of errors."""
-    from . import _ingot
-
-    @functools.wraps(function)
-    def compiled(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return captured(*args, **kwargs)
-        except _ingot.Unsupported as error:
-            raise _own_error(error, captured) from None
-
-    compiled._ingot_captured = captured
-    return compiled
-
-
-def _own_error(error: Exception, captured: Any) -> Exception:
-    if "recompile_limit" in str(error):
-        return _errors.FailOnRecompileLimitHit(str(error))
-    reason, _, where = str(error).partition("\n")
-    frame = frame_of(where.strip())
-    return _errors.Unsupported(reason, traceback.StackSummary.from_list([frame]) if frame else None)
-
-
 def explain(function: Callable, settings: Settings, args: tuple, kwargs: dict) -> Explanation:
     """What Ingot's capture makes of one call."""
     from . import _ingot
@@ -143,7 +121,7 @@ def explain(function: Callable, settings: Settings, args: tuple, kwargs: dict) -
         graphs.append(gm)
         return gm.forward
 
-    captured = _ingot.capture(function, _capture_options(settings, collect))
+    captured = _ingot.capture(function, _capture_options(function, settings, collect))
     captured(*args, **kwargs)
     segments = captured.explain()
     broken = [one for one in segments if one["end"] == "break" or one["kind"] != "graph"]
@@ -151,8 +129,9 @@ def explain(function: Callable, settings: Settings, args: tuple, kwargs: dict) -
     operators = [one["operators"] for one in segments if one["operators"]]
     reasons = []
     for one in broken:
-        frame = frame_of(one.get("line") or "")
-        reasons.append(Break(one.get("reason") or "", [frame] if frame else []))
+        lines = one.get("stack") or [one.get("line") or ""]
+        frames = [frame for frame in map(frame_of, lines) if frame is not None]
+        reasons.append(Break(one.get("reason") or "", _places.chain_of_frames(frames)))
     return Explanation(
         graphs=graphs,
         graph_count=len(operators),
@@ -229,7 +208,7 @@ def _forced(name: str | Callable) -> Callable:
             if isinstance(backend, str):  # PyTorch's own
                 made[backend] = _dynamo_door.compile(captured.function, settings)
             else:
-                options = _capture_options(settings, backend) | {"forced": True}
+                options = _capture_options(captured.function, settings, backend) | {"forced": True}
                 made[backend] = _ingot.capture(captured.function, options)
         return made[backend](*args, **kwargs)
 
@@ -271,6 +250,7 @@ def assume_constant(function: Callable) -> None:
 
 def reset() -> None:
     """Forget what was recorded."""
+    _news.reset()
     extension = sys.modules.get("ingot._ingot")
     if extension is not None:
         extension.capture_reset()

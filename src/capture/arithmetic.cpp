@@ -439,7 +439,8 @@ void Recording::left(Frame frame, Exit exit, PyObject* result) {
     if (exit == Exit::returned && frame.caller() && !frame.is_direct() && !is_tensor(result)) try {
             numbers_->specialise(result);
         } catch (const std::exception&) {
-            give_up("a size that is needed as a number");
+            if (give_up("a size that is needed as a number") == Verdict::raise)
+                PyErr_Clear();  // the frame further out raises it
         }
 }
 

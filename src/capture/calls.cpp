@@ -442,7 +442,8 @@ Verdict Recording::on_warning(Frame frame, const Event& event, std::span<PyObjec
     world_->read_warning_filters();
     *result = perform_unobserved(event);
     if (*result == nullptr) {
-        give_up("a warning that is an error");
+        if (context_.fullgraph) PyErr_Clear();
+        (void)give_up("a warning that is an error");
         return Verdict::raise;
     }
     world_->repeat_call(warn_explicit(), again.get());

@@ -6,6 +6,7 @@
 //       `function`: any callable (a function, a bound method, a module's `forward` or the module).
 //       options (every key optional):
 //         name: str               what messages call it
+//         place: str              its 'file:line', for messages
 //         fullgraph: bool         a break raises Unsupported with the reason and the user's line
 //         dynamic: None|bool      numbers that change: symbolic from the second time / at once / no
 //         recompile_limit: int    recordings kept (8); past it calls run eagerly, said in one line
@@ -27,7 +28,8 @@
 //                                 ('return'|'break'|'raise'), reason (of a break or of running
 //                                 eagerly), line ('file:line in function'), operators (list of
 //                                 names), inputs, outputs, guards (list of sentences), children,
-//                                 report (stages' seconds, kernels, externs)
+//                                 stack (such lines, outermost frame first), report (kernels,
+//                                 externs, seconds)
 //         last_failure            the sentence of the last failed guard, or None
 //         reset()                 forgets all recordings
 //

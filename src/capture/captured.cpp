@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "bindings/errors.h"
+#include "capture/news.h"
 #include "capture/replay.h"
 
 namespace ingot::capture {
@@ -37,6 +38,8 @@ struct CapturedState {
             context.limit = values["recompile_limit"].cast<std::size_t>();
         if (values.contains("name") && pybind11::isinstance<pybind11::str>(values["name"]))
             context.name = values["name"].cast<std::string>();
+        if (values.contains("place") && pybind11::isinstance<pybind11::str>(values["place"]))
+            context.place = values["place"].cast<std::string>();
         if (values.contains("backend") && !values["backend"].is_none())
             context.backend = values["backend"].ptr();
         if (values.contains("reproduce")) context.reproduce = values["reproduce"].ptr();
@@ -106,6 +109,19 @@ PyObject* run_eagerly(CapturedObject* self, PyObject* const* arguments, std::siz
     return PyObject_Vectorcall(self->function, arguments, flags, names);
 }
 
+/// Runs a call eagerly that `fullgraph` may refuse. `eager`: the segment whose guards say so;
+/// nullptr: an operator of the graph fails, which eager says in its own words.
+PyObject* run_unrecorded(CapturedObject* self, const Segment* eager, PyObject* const* arguments,
+                         std::size_t flags, PyObject* names) {
+    const RecordingContext& context = self->state->context;
+    if (eager != nullptr && eager->refused)
+        return raise_error(unsupported(context, eager->reason, eager->places));
+    PyObject* result = run_eagerly(self, arguments, flags, names);
+    if (result == nullptr || !context.fullgraph) return result;
+    Py_DECREF(result);
+    return raise_error(unsupported(context, kHandledFailure, {}));
+}
+
 /// Records a call. Its arguments are the slots.
 PyObject* record(CapturedObject* self, CapturedState::Shape shape, PyObject* const* arguments,
                  std::size_t flags, PyObject* names, std::size_t count) {
@@ -133,14 +149,16 @@ PyObject* record(CapturedObject* self, CapturedState::Shape shape, PyObject* con
                 PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(first + i)));
         actual.push_back(recording.add_slot(static_cast<Py_ssize_t>(i), arguments[i], name, true));
     }
+    recording.begins_call();
     recording.begin_again_by([&] { return run_eagerly(self, arguments, flags, names); });
     PyObject* result = nullptr;
     {
         Session session(&recording);
-        recording.start();
         // The place below the first argument is not ours to lend.
-        result = PyObject_Vectorcall(self->function, actual.data(),
-                                     static_cast<std::size_t>(PyVectorcall_NARGS(flags)), names);
+        if (recording.start())
+            result =
+                PyObject_Vectorcall(self->function, actual.data(),
+                                    static_cast<std::size_t>(PyVectorcall_NARGS(flags)), names);
     }
     return recording.conclude(result);
 }
@@ -157,6 +175,18 @@ PyObject* call_forced(CapturedObject* self, PyObject* const* arguments, std::siz
                                names);
 }
 
+/// Of each recording the guard that does not hold for this call, where somebody wants to know.
+std::vector<std::string> failures_of(const SegmentList& list, std::span<PyObject* const> slots) {
+    std::vector<std::string> failures;
+    if (!tells_guards()) return failures;
+    for (const auto& segment : SegmentList(list)) {
+        Values values;
+        std::string failure;
+        if (!segment->guards.check(slots, values, &failure)) failures.push_back(failure);
+    }
+    return failures;
+}
+
 PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::size_t flags,
                        PyObject* names) {
     const Stance stance = state().stance;
@@ -170,7 +200,8 @@ PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::si
     const Py_ssize_t count = count_of(positional, names);
     CapturedState::Shape& shape = s.shape(positional, names);
     const std::shared_ptr<SegmentList> list = shape.list;
-    const ReplayContext context{s.context, stance == Stance::Default, nullptr};
+    std::shared_ptr<const Segment> eager;
+    const ReplayContext context{s.context, stance, nullptr, &eager};
     const std::span<PyObject* const> slots(arguments, static_cast<std::size_t>(count));
     PyObject* result = nullptr;
     switch (replay(context, *list, slots, &result)) {
@@ -178,7 +209,7 @@ PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::si
             ++self->counters->replays;
             return result;
         case ReplayStatus::Eager:
-            return run_eagerly(self, arguments, flags, names);
+            return run_unrecorded(self, eager.get(), arguments, flags, names);
         case ReplayStatus::NoMatch:
             break;
     }
@@ -189,29 +220,21 @@ PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::si
         Values values;
         list->back()->guards.check(slots, values, &s.failure);
         if (stance == Stance::EagerOnRecompile) return run_eagerly(self, arguments, flags, names);
-        if (stance == Stance::FailOnRecompile) {
-            PyErr_Format(PyExc_RuntimeError,
-                         "Detected recompile when torch.compile stance is 'fail_on_recompile': %s",
-                         s.failure.c_str());
-            return nullptr;
-        }
+        if (stance == Stance::FailOnRecompile)
+            return raise_error(recompile_error(s.context, s.failure));
     }
     if (list->size() >= s.context.limit) {
-        if (s.context.fullgraph) {
-            PyErr_Format(bindings::error_types().unsupported,
-                         "recompile_limit reached (%zu); the last guard that failed: %s",
-                         s.context.limit, s.failure.c_str());
-            return nullptr;
-        }
+        if (s.context.fullgraph) return raise_error(limit_error(s.context, s.failure));
         if (!shape.full) {
             shape.full = true;
             const std::string text = "more than " + std::to_string(s.context.limit) +
                                      " recordings; the last guard that failed: " + s.failure;
             ++state().reasons[text];
-            say("ingot: " + s.context.name + ": " + text);
+            tell_limit(s.context, s.failure);
         }
         return run_eagerly(self, arguments, flags, names);
     }
+    if (!list->empty()) tell(s.context, "recompile", s.failure, {}, failures_of(*list, slots));
     return record(self, shape, arguments, flags, names, static_cast<std::size_t>(count));
 }
 
@@ -260,42 +283,66 @@ PyObject* bind(PyObject* self, PyObject* object, PyObject*) {
 
 PyObject* counters(PyObject* o, PyObject*) { return as_captured(o)->counters->as_dict(); }
 
+namespace rows {
+namespace py = pybind11;
+
+py::dict row_of(const Segment& segment, bool root) {
+    py::dict row;
+    const bool eager = segment.end == Segment::End::Eager;
+    row["kind"] = eager ? "eager" : "graph";
+    const bool whole = segment.end == Segment::End::Return;
+    row["end"] = eager ? "raise" : whole ? "return" : "break";
+    row["reason"] = segment.reason;
+    row["line"] = segment.line;
+    row["stack"] = py::list();
+    for (const CodePlace& place : segment.places)
+        row["stack"].cast<py::list>().append(place.text());
+    py::list operators, guards;
+    for (const std::string& name : segment.operators) operators.append(name);
+    for (const std::string& text : segment.guards.sentences()) guards.append(text);
+    row["operators"] = operators;
+    row["guards"] = guards;
+    row["inputs"] = segment.inputs.size();
+    row["outputs"] = segment.outputs;
+    row["saved_bytes"] = segment.program ? segment.program->saved_bytes() : 0;
+    const runtime::CompileReport made =
+        segment.program ? segment.program->report() : runtime::CompileReport();
+    py::dict report;
+    report["kernels"] = made.kernels;
+    report["externs"] = made.externs;
+    report["seconds"] = made.seconds();
+    row["report"] = report;
+    row["root"] = root;
+    row["children"] = segment.children ? segment.children->size() : 0;
+    return row;
+}
+
+py::dict row_of(const SegmentTree::Abandoned& abandoned) {
+    py::dict row;
+    row["kind"] = "abandoned";
+    row["end"] = "raise";
+    row["operators"] = py::list();
+    row["guards"] = py::list();
+    row["reason"] = abandoned.reason;
+    row["line"] = abandoned.line;
+    return row;
+}
+
+}  // namespace rows
+
 PyObject* explain(PyObject* o, PyObject*) {
-    namespace py = pybind11;
     return bindings::with_python_errors([&]() -> PyObject* {
-        py::list all;
-        for (const auto& [key, list] : as_captured(o)->state->tree->lists)
-            for (const auto& segment : *list) {
-                py::dict row;
-                const bool eager = segment->end == Segment::End::Eager;
-                row["kind"] = eager ? "eager" : "graph";
-                const bool whole = segment->end == Segment::End::Return;
-                row["end"] = eager ? "raise" : whole ? "return" : "break";
-                row["reason"] = segment->reason;
-                row["line"] = segment->line;
-                py::list operators, guards;
-                for (const std::string& name : segment->operators) operators.append(name);
-                for (const std::string& text : segment->guards.sentences()) guards.append(text);
-                row["operators"] = operators;
-                row["guards"] = guards;
-                row["inputs"] = segment->inputs.size();
-                row["outputs"] = segment->outputs;
-                row["saved_bytes"] = segment->program ? segment->program->saved_bytes() : 0;
-                row["root"] = key.starts_with("call ");
-                row["children"] = segment->children ? segment->children->size() : 0;
-                all.append(row);
-            }
-        for (const auto& abandoned : as_captured(o)->state->tree->abandoned) {
-            py::dict row;
-            row["kind"] = "abandoned";
-            row["end"] = "raise";
-            row["operators"] = py::list();
-            row["guards"] = py::list();
-            row["reason"] = abandoned.reason;
-            row["line"] = abandoned.line;
-            all.append(row);
-        }
-        return all.release().ptr();
+        std::vector<std::pair<std::size_t, pybind11::dict>> all;
+        const SegmentTree& tree = *as_captured(o)->state->tree;
+        for (const auto& [key, list] : tree.lists)
+            for (const auto& segment : *list)
+                all.emplace_back(segment->number, rows::row_of(*segment, key.starts_with("call ")));
+        for (const auto& abandoned : tree.abandoned)
+            all.emplace_back(abandoned.number, rows::row_of(abandoned));
+        std::ranges::stable_sort(all, {}, [](const auto& row) { return row.first; });
+        pybind11::list sorted;
+        for (const auto& [number, row] : all) sorted.append(row);
+        return sorted.release().ptr();
     });
 }
 

@@ -190,8 +190,7 @@ Verdict Recording::on_checkpoint(Frame frame, const Event& event, PyObject* func
         refused != context_.tree->refused.end()) {
         if (!reentrant) throw Puzzle(refused->second.second);
         // Its backward may go through what comes in as if that were not part of one node.
-        give_up(refused->second.second);
-        return Verdict::run;
+        return give_up(refused->second.second);
     }
     if (reentrant)
         for (PyObject* o : arguments)

@@ -15,6 +15,7 @@
 #include "bindings/errors.h"
 #include "capture/captured.h"
 #include "capture/custom_function.h"
+#include "capture/news.h"
 #include "capture/objects.h"
 #include "capture/perform.h"
 #include "capture/recording.h"
@@ -257,13 +258,15 @@ void Recording::drop_recording(std::size_t calls, const std::string& reason,
                                const std::string& line) {
     over_ = true;
     const struct Stop {  // whatever comes
+        const bool goes_on;
         ~Stop() {
-            if (Session* session = Session::current()) session->stop();
+            if (Session* session = Session::current(); session != nullptr && goes_on)
+                session->stop();
         }
-    } stop;
+    } stop{!context_.fullgraph};
     scope_.reset();
     histories_.restore();
-    context_.tree->abandoned.push_back({reason, line});
+    context_.tree->abandoned.push_back({reason, line, segment_->number});
     segment_->reason = reason;
     Transcript transcript(*recorder_);
     transcript.log.erase(transcript.log.begin() + static_cast<std::ptrdiff_t>(calls),
@@ -284,11 +287,15 @@ Verdict Recording::without_recording(const Event& event, std::size_t calls, PyOb
     recorder_->clear_failure();
     const Session* const session = Session::current();
     const auto frame = session == nullptr ? std::nullopt : session->innermost();
-    drop_recording(calls, reason, frame ? place_of(*frame) : "");
     if (context_.fullgraph) {
-        PyErr_SetString(bindings::error_types().unsupported, reason.c_str());
-        return Verdict::raise;
+        note_place(frame);
+        try {
+            drop_recording(calls, reason, segment_->line);
+        } catch (const pybind11::error_already_set&) {  // the call has failed anyway
+        }
+        return end_program(unsupported(context_, reason, segment_->places));
     }
+    drop_recording(calls, reason, frame ? place_of(*frame) : "");
     *result = perform_unobserved(event);
     return *result == nullptr ? Verdict::raise : finish_result(event, result);
 }

@@ -9,6 +9,7 @@
 #include "bindings/recorder_object.h"
 #include "capture/captured.h"
 #include "capture/graph_end.h"
+#include "capture/news.h"
 #include "capture/objects.h"
 #include "capture/perform.h"
 #include "capture/recording.h"
@@ -36,6 +37,7 @@ std::string slot_name(PyCodeObject* code, std::size_t i) {
 void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     list_ = std::move(list);
     segment_ = std::make_shared<Segment>();
+    segment_->number = context_.tree->recorded++;
     segment_->guards.modes = Modes::now();
     histories_.restore();
     backwards_ = {};
@@ -151,6 +153,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         fix_floats();
         if (!numbers_->any()) segment_->guards.drop_sizes();
         list_->push_back(segment_);
+        tell_compiled();
         if (ran) return true;
         histories_.restore();
         throw BeginsAgain();
@@ -173,7 +176,8 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         histories_.restore();
         fill_all(transcript, live, frames);
         segment_->reason = e.what();
-        context_.tree->abandoned.push_back({segment_->reason, ""});
+        segment_->later = true;
+        context_.tree->abandoned.push_back({segment_->reason, "", segment_->number});
         ++state().reasons["numbers that changed are fixed: " + segment_->reason];
         return false;
     } catch (const NeedsBreaks& e) {
@@ -183,7 +187,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         histories_.restore();
         fill_all(transcript, live, frames);
         segment_->reason = why;
-        context_.tree->abandoned.push_back({why, ""});
+        context_.tree->abandoned.push_back({why, "", segment_->number});
         return false;
     } catch (const NoRecipe& e) {
         reason = e.what();
@@ -200,8 +204,10 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
     segment_->inputs.clear();
     segment_->recipes = {};
     for (PinnedTensor& t : segment_->guards.tensors) t.covered = false;
+    segment_->refused = context_.fullgraph;
     note_reason(reason);
     list_->push_back(segment_);
+    if (end == Segment::End::Return) tell_eager(reason);
     return false;
 }
 
@@ -243,24 +249,31 @@ void Recording::end_eagerly(const std::string& reason, Frames frames) {
     Transcript transcript(*recorder_);
     transcript.kept = world_->undo().promised_gradients();
     const std::vector<Ref> gradients = backwards_.gradients();
-    fill_all(transcript, still_held(transcript), frames);
+    try {
+        fill_all(transcript, still_held(transcript), frames);
+    } catch (const pybind11::error_already_set&) {
+        if (!error_) throw;  // else it is told why the program ends already
+    }
     end_of_sizes();
     segment_->end = Segment::End::Eager;
     note_reason(reason);
     list_->push_back(segment_);
 }
 
-void Recording::give_up(const std::string& reason) {
-    if (over_) return;
+Verdict Recording::give_up(const std::string& reason) {
+    if (over_) return Verdict::run;
     if (strict_ != Strict::No) {
         if (abandoned_.empty()) abandoned_ = reason;
-        return;
+        return Verdict::run;
     }
+    if (const Session* session = Session::current(); session != nullptr)
+        note_place(session->innermost());
+    if (context_.fullgraph) return refuse(reason);
     // Where a branch was taken for granted the calls so far may raise in other words than eager.
     if (recorder_->assumes() && Session::current() != nullptr) {
         scope_.reset();
         if (may_begin_again(Transcript(*recorder_), Frames::Known, false)) {
-            context_.tree->abandoned.push_back({reason, segment_->line});
+            context_.tree->abandoned.push_back({reason, segment_->line, segment_->number});
             (void)drop_frames();
             throw pybind11::error_already_set();
         }
@@ -274,15 +287,18 @@ void Recording::give_up(const std::string& reason) {
     } stop;
     const Pending pending;
     end_eagerly(reason, Frames::Stay);
+    tell_eager(reason);
     world_->let_go();
+    return Verdict::run;
 }
 
 bool Recording::may_begin_again(const Transcript& transcript, Frames frames,
                                 bool calls_made) const {
     if (!again_ || frames == Frames::Stay || strict_ != Strict::No) return false;
-    // What code of the program would run as its objects go, and what nobody can take back.
-    if (has_finalizers_ || !suspended_.empty() || !functions_.empty() ||
-        !world_->undo().possible() || !world_->variables_are_back())
+    // What code of the program would run as its objects go, and what nobody can take back. (A
+    // custom function was recorded on approval: it has done nothing that is seen outside.)
+    if (has_finalizers_ || !suspended_.empty() || !world_->undo().possible() ||
+        !world_->variables_are_back())
         return false;
     const Modes now = Modes::now();
     if (!segment_->guards.modes.reachable_from(now)) return false;
@@ -322,6 +338,7 @@ PyObject* Recording::begin_again() {
 }
 
 PyObject* Recording::conclude(PyObject* result) {
+    if (error_) return conclude_with_error(result);
     if (over_ && !begins_again_) return result;
     over_ = true;
     return bindings::with_python_errors([&]() -> PyObject* {
@@ -330,15 +347,19 @@ PyObject* Recording::conclude(PyObject* result) {
             if (begins_again_) throw BeginsAgain();
             if (!returned) {
                 const Pending pending;
+                segment_->raises = true;
                 end_eagerly("an exception leaves the function", Frames::Gone);
                 return nullptr;
             }
-            end_segment(Segment::End::Return, {result});
+            const bool whole = end_segment(Segment::End::Return, {result});
+            if (!whole && context_.fullgraph && !segment_->later)
+                return refuse_result(returned.release(), segment_->reason);
             return returned.release();
         } catch (const BeginsAgain&) {
             returned = Ref();
         }
-        return begin_again();
+        PyObject* const again = begin_again();
+        return context_.fullgraph ? refuse_result(again, kHandledFailure) : again;
     });
 }
 
@@ -393,16 +414,22 @@ bool Recording::snapshot(Frame innermost, const Event& event, bool leaves,
 }
 
 bool Recording::is_error(Frame frame, const std::string& reason) {
-    segment_->line = place_of(frame);
+    note_place(frame);
     ++context_.counters.breaks;
-    if (!context_.fullgraph) return false;
-    give_up(reason);
-    PyErr_SetString(bindings::error_types().unsupported,
-                    (reason + "\n  " + segment_->line).c_str());
-    return true;
+    return context_.fullgraph && give_up(reason) == Verdict::raise;
 }
 
+/// Of an operator that was put off: the program's own, which may handle it. Any other is the
+/// backend's or the interface's and ends the call whatever the program handles; a signal's is left
+/// to the program.
 Verdict Recording::raised(pybind11::error_already_set& error) {
+    const bool own = begins_again_ || dynamic_cast<PutOff*>(&error) != nullptr ||
+                     !error.matches(PyExc_Exception);
+    if (!own) {
+        PyObject* const value = error.value().ptr();
+        if (error.trace()) PyException_SetTraceback(value, error.trace().ptr());
+        return end_program(Py_NewRef(value));
+    }
     error.restore();
     over_ = true;
     if (Session* session = Session::current()) session->stop();
@@ -415,8 +442,7 @@ Verdict Recording::leave_at(Frame frame, const Event& event, const std::string& 
         std::vector<PyObject*> roots;
         BreakPoint point;
         if (!snapshot(frame, event, true, roots, point)) {
-            give_up(reason);
-            return Verdict::run;
+            return give_up(reason);
         }
         segment_->at = std::move(point);
         std::vector<Ref> held;
@@ -425,6 +451,10 @@ Verdict Recording::leave_at(Frame frame, const Event& event, const std::string& 
             note_reason(reason);
         else
             segment_->reason = reason + "; " + segment_->reason;
+        if (at_call_ && segment_->operators.empty())
+            tell_eager(segment_->reason);
+        else
+            tell_break(segment_->reason);
         over_ = true;
         if (Session* session = Session::current()) session->stop();
         return Verdict::run;
@@ -433,8 +463,8 @@ Verdict Recording::leave_at(Frame frame, const Event& event, const std::string& 
     } catch (pybind11::error_already_set& e) {
         return raised(e);
     } catch (const std::exception& e) {
-        give_up(std::string("internal: ") + e.what());
-        return PyErr_Occurred() ? Verdict::raise : Verdict::run;
+        const Verdict verdict = give_up(std::string("internal: ") + e.what());
+        return PyErr_Occurred() ? Verdict::raise : verdict;
     }
 }
 
@@ -446,8 +476,7 @@ Verdict Recording::break_at(Frame frame, const Event& event, const std::string& 
         std::vector<PyObject*> roots;
         BreakPoint point;
         if (!snapshot(frame, event, false, roots, point)) {
-            give_up(reason);
-            return Verdict::run;
+            return give_up(reason);
         }
         std::string key;
         for (std::optional<Frame> f = frame; f; f = f->caller())
@@ -463,6 +492,7 @@ Verdict Recording::break_at(Frame frame, const Event& event, const std::string& 
             note_reason(reason);
         else
             segment_->reason = reason + "; " + segment_->reason;
+        tell_break(segment_->reason);
         const std::shared_ptr<const Segment> broken = segment_;
         const auto children = segment_->children;
         const std::size_t operands = event.operands.size();
@@ -477,6 +507,7 @@ Verdict Recording::break_at(Frame frame, const Event& event, const std::string& 
             return *result == nullptr ? Verdict::raise : finish_result(event, result);
         }
         begin_segment(children);
+        at_call_ = false;
         std::size_t index = 0;
         std::vector<Frame> chain;
         for (std::optional<Frame> f = frame; f; f = f->caller()) chain.push_back(*f);
@@ -504,8 +535,8 @@ Verdict Recording::break_at(Frame frame, const Event& event, const std::string& 
     } catch (pybind11::error_already_set& e) {
         return raised(e);
     } catch (const std::exception& e) {
-        give_up(std::string("internal: ") + e.what());
-        return PyErr_Occurred() ? Verdict::raise : Verdict::run;
+        const Verdict verdict = give_up(std::string("internal: ") + e.what());
+        return PyErr_Occurred() ? Verdict::raise : verdict;
     }
 }
 

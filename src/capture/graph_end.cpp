@@ -108,10 +108,14 @@ bool GraphEnd::run(const RecordingContext& context, const Transcript& transcript
         throw NotSupported("an operator fails");  // in eager, too, which says it in its own words
     if (!fails && status != trace::CallStatus::Done) throw NotSupported("inputs overlap");
     if (!fails) fulfil_all(outputs_, std::move(results));
-    if (segment_.program->is_compiled())
+    if (segment_.program->is_compiled()) {
         ++counters.graphs;
-    else
+        const runtime::CompileReport report = segment_.program->report();
+        counters.kernels += report.kernels;
+        counters.externs += report.externs;
+    } else {
         ++state().reasons["not compiled, its calls are made one by one: " + reason_];
+    }
     if (bug_) {  // eager could: no mistake of the user's
         const Quiet quiet;
         reproduce(context, transcript, true);
@@ -181,6 +185,12 @@ void GraphEnd::compile_by_backend(const RecordingContext& context, const Transcr
         throw NeedsNumbers(e.what(), false);
     } catch (pybind11::error_already_set& e) {
         if (!numbers_.any() || !e.matches(PyExc_Exception)) throw;
+        // Numbers are for a backend that takes no symbols where nobody has asked for them. One that
+        // is broken fails on numbers, too, and that is its user's business now.
+        if (context.dynamic == Dynamic::Always) throw;
+        const LogParts fixed{transcript.log, transcript.inputs,    examples_, promises_,
+                             outputs_,       *recorder_.symbols(), {}};
+        (void)SegmentProgram::compile_by(context.backend, fixed, segment_.guards.modes.grad);
         const std::string what = e.what();
         throw NeedsNumbers(
             "a backend fails on symbolic numbers: " + what.substr(0, what.find('\n')), false);

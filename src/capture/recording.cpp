@@ -60,11 +60,7 @@ bool is_lock_of_functools(Frame frame, PyObject* object) {
            module_of(frame) == "functools";
 }
 
-std::string place_of(Frame frame) {
-    PyCodeObject* code = frame.code();
-    return std::string(PyUnicode_AsUTF8(code->co_filename)) + ":" + std::to_string(frame.line()) +
-           " in " + PyUnicode_AsUTF8(code->co_qualname);
-}
+std::string place_of(Frame frame) { return place_of_frame(frame).text(); }
 
 Recording* Recording::current() { return current_recording; }
 
@@ -158,14 +154,16 @@ void Recording::met_tensor(PyObject* tensor, std::int32_t node) {
     }
 }
 void Recording::pin(PyObject* object, const char* name) { world_->pin(object, name); }
-void Recording::start() {
-    if (const char* reason = segment_->guards.modes.obstacle(); reason != nullptr) {
-        give_up(reason);
-        return;
+bool Recording::start() {
+    const char* const obstacle = segment_->guards.modes.obstacle();
+    if (obstacle == nullptr) {
+        open_scope();
+        depth_ = c10::impl::TorchDispatchModeTLS::stack_len();
     }
-    open_scope();
-    depth_ = c10::impl::TorchDispatchModeTLS::stack_len();
-    if (!refusal_.empty()) give_up(std::exchange(refusal_, {}));
+    if (obstacle != nullptr || !refusal_.empty())
+        if (give_up(obstacle != nullptr ? obstacle : std::exchange(refusal_, {})) == Verdict::raise)
+            PyErr_Clear();  // `conclude` raises it
+    return !error_;
 }
 void Recording::open_scope() {
     scope_ = std::make_unique<trace::Recorder::Scope>(*recorder_);
@@ -202,8 +200,7 @@ bool Recording::assume_no_raise(Frame frame, const Event& event, PyObject** resu
     if (event.operation != Operation::truth || !is_our_tensor(o) || !THPVariable_CheckExact(o))
         return false;
     // Where it does not hold in this very call, that begins again in eager (may_begin_again).
-    if (!again_ || strict_ != Strict::No || has_finalizers_ || !functions_.empty() ||
-        !world_->undo().possible())
+    if (!again_ || strict_ != Strict::No || has_finalizers_ || !world_->undo().possible())
         return false;
     const at::Tensor& t = THPVariable_Unpack(o);
     if (!t.is_cpu() || t.sym_numel().maybe_as_int() != 1 || t.is_complex()) return false;
@@ -277,16 +274,14 @@ Verdict Recording::enter(Frame frame, Entry entry) {
                 text_of(reinterpret_cast<PyFunctionObject*>(function)->func_name) == "__hash__";
             if (!slots.empty() && is_tensor(slots[0]) && !may_go_backward(slots[0], function) &&
                 !(key && world_->fix_tensor(slots[0]))) {
-                give_up("the data of a tensor (" + callable_name(function) + ")");
-                return Verdict::run;
+                return give_up("the data of a tensor (" + callable_name(function) + ")");
             }
         }
         if (const Mark mark = state().mark_of(function); mark == Mark::DisableOnce) {
-            give_up("a function that is not to be compiled");
-            return Verdict::run;
+            return give_up("a function that is not to be compiled");
         }
     } catch (const std::exception& e) {
-        give_up(e.what());
+        return give_up(e.what());
     }
     return Verdict::run;
 }
@@ -310,9 +305,9 @@ Verdict Recording::before(Frame frame, const Event& event, PyObject** result) {
         } catch (const Departure& e) {
             if (!e.kept && !holds_finalizers(frame))
                 return break_at(frame, event, e.what(), result);
-            give_up(e.what());
+            const Verdict verdict = give_up(e.what());
             if (e.kept) segment_->guards.drop_all();  // eager whatever comes, and nothing is held
-            return Verdict::run;
+            return verdict;
         } catch (const Puzzle& e) {
             note_specialised(frame);
             return break_at(frame, event, e.what(), result);

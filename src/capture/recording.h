@@ -43,12 +43,15 @@ struct RecordingContext {
     std::size_t limit = 8;  // segments of one list
     Dynamic dynamic = Dynamic::WhenChanged;
     std::shared_ptr<SegmentTree> tree;
-    std::string name;
+    std::string name, place;  // of the function: what messages call it, and its "file:line"
     std::shared_ptr<ArenaOfSteps> arena_of_steps;
 };
 
 /// The line that the frame is at: "file:line in function".
 std::string place_of(Frame frame);
+/// Why a call under `fullgraph` that handles the failure of an operator is refused.
+inline constexpr const char* kHandledFailure =
+    "an operator of the graph fails, and the program goes on";
 /// The name of the module whose code the frame runs; "" where it has none. Lives as long as the
 /// frame.
 std::string_view module_of(Frame frame);
@@ -74,11 +77,16 @@ class Recording final : public Observer {
     bool add_result(Py_ssize_t index, PyObject* result);
     /// An object that the caller knows by identity.
     void pin(PyObject* object, const char* name);
+    /// What is recorded is a call from its beginning, and not what is behind a break.
+    void begins_call() { at_call_ = true; }
     /// How what is recorded is carried out without a recording, from where this one begins: what it
     /// gives, or nullptr with the error set. May be asked for in `conclude`.
     void begin_again_by(std::function<PyObject*()> again) { again_ = std::move(again); }
-    /// Begins to record operators. Call right before the session.
-    void start();
+    /// Begins to record operators. Call right before the session is used. False: the call is not to
+    /// be made, `conclude` gives the error.
+    bool start();
+    /// The error for which `start` gives false.
+    PyObject* take_error() { return error_.release(); }
     /// The function has returned (nullptr: raised; the error is set) and its frames are gone: ends
     /// the last segment. Returns `result`, or nullptr with an error set. Where an operator fails by
     /// its data, what the last segment did is taken back and done again by eager.
@@ -279,8 +287,25 @@ class Recording final : public Observer {
     Verdict leave_at(Frame frame, const Event& event, const std::string& reason);
     /// Notes the break; under `fullgraph` it is an error: true with the error set.
     bool is_error(Frame frame, const std::string& reason);
-    /// Ends the recording: everything is made real, CPython does the rest.
-    void give_up(const std::string& reason);
+    /// Ends the recording: everything is made real, CPython does the rest. What a hook answers:
+    /// `run`, or under `fullgraph` `raise` with the error set.
+    Verdict give_up(const std::string& reason);
+    // fullgraph (whole.cpp).
+    /// The call is no whole graph: what is recorded becomes real, its guards mean an error from now
+    /// on, and the program is ended by that error whatever it catches. `raise`, with it set.
+    Verdict refuse(const std::string& reason);
+    /// The program is ended by this error, which is taken over; it is set.
+    Verdict end_program(PyObject* error);
+    /// What the outermost frame has given is of no account: the error ends the call.
+    PyObject* conclude_with_error(PyObject* result);
+    /// A whole call has run, but not as one graph.
+    PyObject* refuse_result(PyObject* result, const std::string& reason);
+    /// Where the recording stands, unless that is noted already.
+    void note_place(std::optional<Frame> frame);
+    /// A segment that means eager is told of.
+    void tell_eager(const std::string& reason) const;
+    void tell_break(const std::string& reason) const;
+    void tell_compiled() const;
 
     /// The line of what has been specialised since the last operation.
     void note_specialised(Frame frame);
@@ -341,6 +366,8 @@ class Recording final : public Observer {
     std::vector<PyObject*> moved_;  // generators that an operation in progress only moves from
     std::size_t met_ = 0;  // of the symbolic numbers, those that the event in progress knows
     bool over_ = false;
+    bool at_call_ = false;                       // the segment begins with the call
+    Ref error_;                                  // by which the program is ended
     std::function<PyObject*()> again_;           // without a recording from the segment's beginning
     bool begins_again_ = false;                  // the frames have been dropped for that
     bool has_finalizers_ = false;                // objects were made that do something when they go

@@ -7,6 +7,7 @@
 #include "bindings/errors.h"
 #include "bindings/lock.h"
 #include "capture/dropped_gradients.h"
+#include "capture/news.h"
 #include "capture/perform.h"
 #include "capture/resumption.h"
 #include "trace/tensors.h"
@@ -82,7 +83,10 @@ ReplayStatus serve(const ReplayContext& context, const SegmentList& list,
         const bool last = n + 1 == list.size();
         served.segment = list[n];  // held: guards may run Python
         if (!s.guards.check(slots, values, last ? context.failure : nullptr)) continue;
-        if (s.end == Segment::End::Eager) return ReplayStatus::Eager;
+        if (s.end == Segment::End::Eager) {
+            if (context.eager != nullptr) *context.eager = served.segment;
+            return ReplayStatus::Eager;
+        }
         std::vector<at::Tensor> outputs;
         if (s.program != nullptr) {
             DroppedGradients dropped(s.dropped, values, s.guards);
@@ -116,6 +120,18 @@ ReplayStatus serve(const ReplayContext& context, const SegmentList& list,
     return ReplayStatus::NoMatch;
 }
 
+/// The frames behind a break are built for the error to leave them; both objects are taken over.
+PyObject* end_behind_break(const BreakPoint& at, std::span<PyObject* const> slots,
+                           PyObject* outcome, PyObject* error) {
+    Py_XDECREF(outcome);
+    const Ref held = Ref::borrow(error);
+    Session session(nullptr);
+    session.abort_with(error);
+    raise_error(error);
+    const Ref result = Ref::steal(resume(at, slots, nullptr));
+    return result ? raise_error(Py_NewRef(held.get())) : nullptr;
+}
+
 /// Goes on behind a break, recorded as a new segment of `list`; takes over `result`.
 PyObject* resume_recording(const ReplayContext& context, const BreakPoint& at,
                            const std::shared_ptr<SegmentList>& list,
@@ -133,10 +149,23 @@ PyObject* resume_recording(const ReplayContext& context, const BreakPoint& at,
     PyObject* returned = nullptr;
     {
         Session session(&recording);
-        recording.start();
-        returned = resume(at, actual, result);
+        if (recording.start())
+            returned = resume(at, actual, result);
+        else
+            returned = end_behind_break(at, actual, std::exchange(result, nullptr),
+                                        recording.take_error());
     }
     return recording.conclude(returned);
+}
+
+/// The error of a call that is not to go on without a recording behind a break; or nullptr.
+PyObject* error_behind_break(const ReplayContext& context, ReplayStatus status,
+                             const Segment* eager) {
+    if (status == ReplayStatus::Eager && eager != nullptr && eager->refused)
+        return unsupported(context.recording, eager->reason, eager->places);
+    if (status == ReplayStatus::NoMatch && context.stance == Stance::FailOnRecompile)
+        return recompile_error(context.recording, *context.failure);
+    return nullptr;
 }
 
 }  // namespace
@@ -183,14 +212,26 @@ ReplayStatus replay(const ReplayContext& context, const SegmentList& first,
         Served next;
         const std::span<PyObject* const> next_slots(raw.data(), frames + 1);
         const auto children = segment->children;
-        status = serve(context, *children, next_slots, next);
-        if (status == ReplayStatus::NoMatch && context.may_record &&
-            children->size() < context.recording.limit) {
-            *result = resume_recording(context, at, children, frame_slots, outcome);
-            return ReplayStatus::Done;
+        std::shared_ptr<const Segment> eager;
+        std::string failure;
+        const ReplayContext behind{context.recording, context.stance, &failure, &eager};
+        status = serve(behind, *children, next_slots, next);
+        if (status == ReplayStatus::NoMatch && context.stance == Stance::Default) {
+            if (children->size() < context.recording.limit) {
+                if (!children->empty())
+                    tell(context.recording, "recompile", failure, segment->places);
+                *result = resume_recording(context, at, children, frame_slots, outcome);
+                return ReplayStatus::Done;
+            }
+            if (context.recording.tree->full.insert(children.get()).second)
+                tell_limit(context.recording, failure);
         }
         if (status != ReplayStatus::Done) {
-            *result = resume(at, frame_slots, outcome);
+            if (PyObject* error = error_behind_break(behind, status, eager.get())) {
+                *result = end_behind_break(at, frame_slots, outcome, error);
+            } else {
+                *result = resume(at, frame_slots, outcome);
+            }
             return ReplayStatus::Done;
         }
         Py_DECREF(outcome);

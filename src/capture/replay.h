@@ -17,14 +17,15 @@ namespace ingot::capture {
 
 struct ReplayContext {
     const RecordingContext& recording;
-    bool may_record = true;
-    std::string* failure = nullptr;  // gets the sentence of the last failed guard
+    Stance stance = Stance::Default;
+    std::string* failure = nullptr;                   // gets the sentence of the last failed guard
+    std::shared_ptr<const Segment>* eager = nullptr;  // gets the one whose guards mean eager
 };
 
 enum class ReplayStatus : std::uint8_t {
     Done,     // `result` is what the call gives (nullptr: raised)
     NoMatch,  // nothing has happened
-    Eager,    // these guards mean: run eagerly; nothing has happened
+    Eager,    // run eagerly: these guards mean that, or an operator fails; nothing has happened
 };
 
 /// Serves a call with these slots from `list`.

@@ -11,11 +11,13 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "capture/guards.h"
 #include "capture/interpreter/observer.h"
 #include "capture/modes.h"
+#include "capture/places.h"
 #include "capture/recipe.h"
 #include "capture/segment_program.h"
 #include "capture/size_history.h"
@@ -68,6 +70,11 @@ struct Segment {
     std::shared_ptr<SegmentList> children;  // shared by all breaks at this place
     std::string reason;                     // of the break, or of running eagerly
     std::string line;                       // where
+    std::vector<CodePlace> places;          // the frames there, outermost first
+    bool refused = false;    // of Eager: an error instead of running (see Recording::refuse)
+    bool raises = false;     // of Eager: the program's own exception leaves it
+    bool later = false;      // it is a whole graph, which the next recording compiles with numbers
+    std::size_t number = 0;  // in the order of recording
     std::vector<std::string> operators;
     std::size_t outputs = 0;
 
@@ -87,8 +94,11 @@ struct SegmentTree {
     /// Recordings that came to nothing, so that no segment tells of them: why, and where.
     struct Abandoned {
         std::string reason, line;
+        std::size_t number = 0;
     };
     std::vector<Abandoned> abandoned;
+    std::unordered_set<const SegmentList*> full;  // of which it was said that the limit is reached
+    std::size_t recorded = 0;  // segments so far, those of abandoned recordings included
 
     std::shared_ptr<SegmentList> list(const std::string& key) {
         auto& l = lists[key];

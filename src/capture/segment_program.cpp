@@ -161,6 +161,16 @@ std::shared_ptr<SegmentProgram> SegmentProgram::compile(trace::Recorder& recorde
     return made;
 }
 
+runtime::CompileReport SegmentProgram::report() const {
+    if (joint_ == nullptr) return plain_ != nullptr ? plain_->report() : runtime::CompileReport();
+    runtime::CompileReport sum = joint_->forward().report();
+    const runtime::CompileReport& backward = joint_->backward().report();
+    sum.kernels += backward.kernels;
+    sum.externs += backward.externs;
+    sum.stages.insert(sum.stages.end(), backward.stages.begin(), backward.stages.end());
+    return sum;
+}
+
 struct SegmentProgram::Log {
     std::vector<trace::LoggedCall> calls;
     std::vector<trace::InputSource> found;  // by the program itself

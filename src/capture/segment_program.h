@@ -84,6 +84,8 @@ class SegmentProgram {
     std::vector<std::size_t> fixes_floats() const {
         return backend_ ? backend_->fixes_floats() : std::vector<std::size_t>();
     }
+    /// What compiling it took and gave, forward and backward together; empty for a backend's.
+    runtime::CompileReport report() const;
     /// Whether it has a backward.
     bool has_backward() const { return joint_ != nullptr; }
     /// Of what lives from the forward to the backward, beside inputs and results.

@@ -15,16 +15,18 @@ void Counters::add(const Counters& o) {
     graphs += o.graphs;
     training += o.training;
     operators += o.operators;
+    kernels += o.kernels;
+    externs += o.externs;
     record_seconds += o.record_seconds;
     compile_seconds += o.compile_seconds;
 }
 
 PyObject* Counters::as_dict() const {
-    return Py_BuildValue("{sLsLsLsLsLsLsLsLsLsdsd}", "calls", calls, "replays", replays,
+    return Py_BuildValue("{sLsLsLsLsLsLsLsLsLsLsLsdsd}", "calls", calls, "replays", replays,
                          "recordings", recordings, "eager_calls", eager_calls, "guard_failures",
                          guard_failures, "breaks", breaks, "graphs", graphs, "training", training,
-                         "operators", operators, "record_seconds", record_seconds,
-                         "compile_seconds", compile_seconds);
+                         "operators", operators, "kernels", kernels, "externs", externs,
+                         "record_seconds", record_seconds, "compile_seconds", compile_seconds);
 }
 
 State& state() {

@@ -25,6 +25,7 @@ struct Counters {
     std::int64_t graphs = 0;
     std::int64_t training = 0;  // graphs with a backward
     std::int64_t operators = 0;
+    std::int64_t kernels = 0, externs = 0;  // of the compiled graphs
     double record_seconds = 0;
     double compile_seconds = 0;
 

@@ -83,13 +83,19 @@ bool Recording::go_on_for_real(std::string_view reason) {
     }
     auto* code = reinterpret_cast<PyObject*>(frame->code());
     context_.tree->asks.try_emplace({code, frame->offset()}, Ref::borrow(code), why);
+    if (context_.fullgraph) {
+        recorder_->clear_failure();
+        ++context_.counters.breaks;
+        (void)give_up(why);
+        throw pybind11::error_already_set();
+    }
     if (reason.empty()) {  // with its place in PyTorch's graph: only from the beginning
         scope_.reset();    // whose mode counts as one that is left
         if (!may_begin_again(Transcript(*recorder_), Frames::Known, false)) {
             open_scope();
             return false;
         }
-        context_.tree->abandoned.push_back({why, place_of(*frame)});
+        context_.tree->abandoned.push_back({why, place_of(*frame), segment_->number});
         (void)drop_frames();
         throw pybind11::error_already_set();
     }
@@ -100,12 +106,6 @@ bool Recording::go_on_for_real(std::string_view reason) {
         drop_recording(recorder_->log().size(), why, place_of(*frame));
     }
     world_->let_go();
-    if (context_.fullgraph) {
-        ++context_.counters.breaks;
-        PyErr_SetString(bindings::error_types().unsupported,
-                        (why + "\n  " + place_of(*frame)).c_str());
-        throw pybind11::error_already_set();
-    }
     return true;
 }
 

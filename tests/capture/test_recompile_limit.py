@@ -20,7 +20,8 @@ def test_past_the_limit_calls_are_eager_and_one_line_says_what_changed(caplog):
             torch.testing.assert_close(compiled(torch.ones(3), n), torch.full((3,), float(n)))
     lines = [r.getMessage() for r in caplog.records]
     assert len(lines) == 1
-    assert lines[0].startswith("ingot: scaled: more than 2 recordings; the last guard")
+    assert lines[0].startswith(f"ingot: scaled ({__file__}:")
+    assert "): more than 2 recordings; the last guard" in lines[0]
     assert "n" in lines[0].split("failed: ")[1]
 
 
