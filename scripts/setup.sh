@@ -81,7 +81,7 @@ make_venv() {
 }
 TORCH_CHECK='
 import sys, torch
-sys.exit(tuple(int(n) for n in torch.__version__.split("+")[0].split(".")[:2]) not in ((2, 11), (2, 12), (2, 13)))'
+sys.exit(tuple(int(n) for n in torch.__version__.split("+")[0].split(".")[:2]) not in ((2, 11), (2, 12), (2, 13), (2, 14)))'
 
 pip_install() { "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
 install_python_packages() {

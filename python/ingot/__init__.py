@@ -6,7 +6,10 @@ moves by changing one word. Everything public is in `__all__`; each name is defi
 documentation, in the small file of its subject.
 """
 
+from pathlib import Path as _Path
+
 from ._backend import Stats, dynamo_backend, stats
+from ._built_for import check as _check_build
 from ._compile import compile, compile_in_place
 from ._control import (
     allow_in_graph,
@@ -30,6 +33,8 @@ from ._module import CompiledModule
 from ._options import list_mode_options, list_options
 from ._registry import list_backends, lookup_backend, register_backend
 from ._stance import set_stance
+
+_check_build(_Path(__file__).parent)  # before anything can load the extension
 
 __version__ = "0.1.0"
 __all__ = [
