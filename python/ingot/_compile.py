@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import _doors, _options, _registry
+from . import _checks, _doors, _options, _registry
 from ._module import wrap_module
 from ._original import mark, original
 from ._settings import Settings
@@ -37,15 +37,24 @@ def compile(
     """Compile a module or a function; also a decorator, with and without arguments.
 
     The parameters are `torch.compile`'s. `backend` is Ingot unless another is named: a name of
-    `list_registry()`, or a callable that takes an `fx.GraphModule` and example inputs.
+    `list_backends()`, or a callable that takes an `fx.GraphModule` and example inputs.
 
     A module comes back as an object of its own class that shares everything with the original (see
     `CompiledModule`); a function as a function with its name and signature; a class is changed in
     place so that calls of its objects are compiled.
 
     Raises RuntimeError for `mode` together with `options` and for an unknown mode or option,
-    InvalidBackend for an unknown backend.
+    InvalidBackend for an unknown backend, TypeError and ValueError for an argument of the wrong
+    type or out of range.
     """
+    _checks.each(
+        _checks.truth,
+        {"fullgraph": fullgraph, "disable": disable, "isolate_recompiles": isolate_recompiles},
+    )
+    _checks.truth("dynamic", dynamic, none=True)
+    _checks.each(_checks.text, {"mode": mode, "name": name})
+    _checks.whole("recompile_limit", recompile_limit, least=0)
+    _checks.shapes("shapes_spec", shapes_spec, dynamic)
     settings = Settings(
         fullgraph=fullgraph,
         dynamic=dynamic,

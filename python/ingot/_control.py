@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import _backend, _doors
+from . import _backend, _checks, _doors
 from ._module import wrap_module
 from ._original import original
 from ._settings import Settings
@@ -37,8 +37,11 @@ def disable(
     A compiled function comes back as what it was; a module or a class as `ingot.compile` would
     return it, running eagerly. `reason` is given where the break is explained.
     """
+    _checks.truth("recursive", recursive)
+    _checks.text("reason", reason)
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
+    _checks.function("fn", fn)
     fn = original(fn)
     if inspect.isclass(fn):
         fn.__call__ = disable(fn.__call__, recursive, reason=reason)
@@ -69,6 +72,7 @@ def allow_in_graph(fn: Any) -> Any:
 
 def assume_constant_result(fn: Callable) -> Callable:
     """Say that `fn` always returns the same; its first result is kept as a constant."""
+    _checks.function("fn", fn)
     for door in _doors.DOORS:
         door.assume_constant(fn)
     return fn

@@ -38,10 +38,10 @@ class Unsupported(CompileError):
 class InvalidBackend(CompileError):
     """A backend's name that nobody registered."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, near: str = "") -> None:
         self.name = name
         super().__init__(
-            f"Invalid backend: {name!r}, see `ingot.list_backends()` for available backends."
+            f"Invalid backend: {name!r}{near}, see `ingot.list_backends()` for available backends."
         )
 
     def __reduce__(self) -> tuple:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from . import _checks
 from ._backend import dynamo_backend
 from ._errors import InvalidBackend
 
@@ -65,7 +66,8 @@ def lookup_backend(compiler_fn: str | Callable) -> Callable:
     registry = _torchs()
     if registry is not None and compiler_fn in registry._BACKENDS:
         return registry.lookup_backend(compiler_fn)
-    raise InvalidBackend(compiler_fn)
+    known = [*_registered, *_entry_points(), *OF_TORCH]
+    raise InvalidBackend(compiler_fn, _checks.nearest(compiler_fn, known))
 
 
 def list_backends(exclude_tags: Sequence[str] | None = ("debug", "experimental")) -> list[str]:

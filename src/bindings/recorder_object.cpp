@@ -170,6 +170,13 @@ void add_recorder(py::module_& module) {
         .def("compile_training", &PythonRecorder::compile_training, py::arg("outputs"),
              "The same with a compiled backward: gradients flow from the results to the inputs "
              "that were recorded with `gradient`.");
+    module.def(
+        "check_settings",
+        [](const py::dict& options) {
+            const Settings settings(options);
+            Compilers::instance().get(settings.compiler);
+        },
+        py::arg("options"), "Raises where there is no such processor to generate code for.");
     using Unlocked = py::call_guard<py::gil_scoped_release>;
     module.def("_after_fork", &Compilers::after_fork);
     module.def("_hold_background", &Compilers::hold, Unlocked());
