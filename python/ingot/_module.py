@@ -9,6 +9,8 @@ calling differs. A call costs one Python function more than the compiled callabl
 from __future__ import annotations
 
 import copy
+import dis
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +49,15 @@ class CompiledModule:
 
     @property
     def _orig_mod(self) -> torch.nn.Module:
-        """The module as it was before, by the name that `torch.compile`'s wrapper has for it."""
+        """The module as it was before, by the name that `torch.compile`'s wrapper has for it.
+
+        Only code that reads the attribute gets it. Who asks by `hasattr` or `getattr` whether there
+        is one (PEFT's hotswap_adapter) goes on to expect the name in the keys of `state_dict`,
+        where it is not, and takes this object for the module, which it is.
+        """
+        frame = sys._getframe(1)
+        if dis.opname[frame.f_code.co_code[frame.f_lasti]] not in ("LOAD_ATTR", "LOAD_METHOD"):
+            raise AttributeError("_orig_mod")
         return self._ingot_original
 
     def __copy__(self) -> Any:

@@ -213,3 +213,17 @@ def test_in_place(net, x):
 def test_script_modules_are_refused():
     with pytest.raises(RuntimeError, match="compile the original eager module instead"):
         ingot.compile(torch.jit.script(nn.Linear(2, 2)))
+
+
+def test_who_asks_for_the_name_of_torch_compiles_wrapper(net):
+    """The original is there for who reads it; who asks whether it is there (as PEFT's
+    hotswap_adapter does) would go on to expect the name in the keys of the state.
+    """
+    compiled = ingot.compile(net)
+    assert compiled._orig_mod is net and compiled._orig_mod.state_dict().keys()
+    assert not hasattr(compiled, "_orig_mod")
+    assert getattr(compiled, "_orig_mod", compiled) is compiled
+    keys = set(compiled.state_dict())
+    for key in net.state_dict():
+        keys.remove("_orig_mod." + key if hasattr(compiled, "_orig_mod") else key)
+    assert not keys
