@@ -1,7 +1,7 @@
 """Who captures Python: the one place that decides.
 
-A door is a module with `compile`, `explain`, `reset`, `set_stance`, `is_compiling`, `graph_break`,
-`disable`, `allow_in_graph` and `assume_constant`: `_own_door` (Ingot's own recorder, src/capture)
+A door is a module with `compile`, `explain`, `reset`, `is_compiling`, `graph_break`, `disable`,
+`allow_in_graph` and `assume_constant`: `_own_door` (Ingot's own recorder, src/capture)
 and `_dynamo_door` (TorchDynamo through torch.compile). The option `capture` (variable
 INGOT_CAPTURE) says which.
 """

@@ -9,7 +9,6 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from . import _errors, _registry
 from ._backend import dynamo_backend
 from ._explain import Break, Explanation
 from ._settings import Settings
-from ._stance import Stance
 
 _PARAMETERS = frozenset(inspect.signature(torch.compile).parameters)
 
@@ -30,8 +28,6 @@ def compile(function: Callable, settings: Settings) -> Callable:
     @functools.wraps(function)
     def compiled(*args: Any, **kwargs: Any) -> Any:
         try:
-            if _state.special:
-                return _call_in_stance(compiled, inner, args, kwargs)
             return inner(*args, **kwargs)
         except Exception as error:
             own = _own_error(error, settings)
@@ -59,41 +55,6 @@ def _arguments(settings: Settings) -> dict[str, Any]:
                 f"torch.compile of PyTorch {torch.__version__} has no parameter {key}"
             )
     return arguments
-
-
-class _State:
-    """The stance, read by every call."""
-
-    special = False
-    stance = Stance()
-
-
-_state = _State()
-
-
-def set_stance(stance: Stance) -> None:
-    """The stance of the functions compiled here; PyTorch's own stance stays as it is."""
-    _state.stance, _state.special = stance, stance != Stance()
-
-
-def _call_in_stance(compiled: Any, inner: Callable, args: tuple, kwargs: dict) -> Any:
-    stance = _state.stance
-    if stance.stance == "force_eager":
-        return compiled._ingot_original(*args, **kwargs)
-    if stance.stance in ("eager_then_compile", "aot_eager_then_compile"):
-        if not getattr(compiled, "_ingot_called", False):
-            compiled._ingot_called = True
-            return compiled._ingot_original(*args, **kwargs)
-        return inner(*args, **kwargs)
-    if stance.force_backend is None:
-        with torch.compiler.set_stance(stance.stance):
-            return inner(*args, **kwargs)
-    backend = _registry.canonical(stance.force_backend)
-    forced = compiled.__dict__.setdefault("_ingot_forced", {})
-    if backend not in forced:
-        settings = replace(compiled._ingot_settings, backend=backend, mode=None, options=None)
-        forced[backend] = torch.compile(_entry(compiled._ingot_original), **_arguments(settings))
-    return forced[backend](*args, **kwargs)
 
 
 def _entry(function: Callable) -> Callable:

@@ -14,7 +14,7 @@ def mark(compiled: Any, function: Any, settings: Settings) -> None:
     compiled._ingot_original = compiled._torchdynamo_orig_callable = function
     compiled._ingot_settings = settings
     # functools.wraps of the user copies the attributes to functions that are not this one.
-    compiled._ingot_id = id(compiled)
+    compiled._ingot_id = compiled._torchdynamo_wrapper_id = id(compiled)
 
 
 def original(function: Any) -> Any:

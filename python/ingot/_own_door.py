@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import _backend, _errors, _fx, _news, _options, _places, _registry
+from . import _backend, _errors, _fx, _news, _options, _places, _registry, _torch_controls
 from ._explain import Break, Explanation, frame_of
 from ._reproduce import write_reproducer
 from ._settings import Settings
@@ -25,7 +25,8 @@ def compile(function: Callable, settings: Settings) -> Callable:
     """`function` captured by Ingot and compiled by the backend of the settings."""
     from . import _ingot
 
-    _mark_known()
+    mark_known()
+    _torch_controls.watch()
     captured = _ingot.capture(function, _capture_options(function, settings, settings.backend))
     captured._ingot_settings = settings
     with contextlib.suppress(AttributeError):
@@ -94,7 +95,13 @@ def _hook(backend: Callable, settings: Settings) -> Callable:
         try:
             compiled = backend(gm, given if symbolic is None else symbolic.inputs, **extra)
         except Exception as error:
-            raise _errors.BackendCompilerFailed(backend, error) from error
+            failed = _errors.BackendCompilerFailed(backend, error)
+            if settings.fullgraph or not _torch_controls.suppresses_errors():
+                raise failed from error
+            _backend.log.warning(
+                "ingot: %s; the graph runs eagerly", str(failed).replace("\n", " ")
+            )
+            return _fx.below_autocast(gm.forward)
         run = _fx.below_autocast(compiled)
         if symbolic is not None:
             run.serves = symbolic.serves
@@ -114,7 +121,8 @@ def explain(function: Callable, settings: Settings, args: tuple, kwargs: dict) -
     """What Ingot's capture makes of one call."""
     from . import _ingot
 
-    _mark_known()
+    mark_known()
+    _torch_controls.watch()
     graphs: list[torch.fx.GraphModule] = []
 
     def collect(gm: torch.fx.GraphModule, example_inputs: list, **_: Any) -> Callable:
@@ -153,12 +161,13 @@ def _mark_own() -> None:
     _ingot.capture_mark(_control.is_compiling, "true")
 
 
-def _mark_known() -> None:
+def mark_known() -> None:
     """The words that capture must know: ours, and TorchDynamo's where the program uses it."""
     from . import _ingot
 
     _mark_own()
     _ingot.capture_mark(torch.compiler.is_compiling, "true")
+    _ingot.capture_mark(torch.compiler.is_dynamo_compiling, "true_for_programs")
     _ingot.capture_mark(torch.autograd.profiler.record_function, "annotation")
     # The count of an optimizer's steps, which eager reads as a number: what is computed from it
     # (1 - beta ** step) is as exact here.
@@ -227,8 +236,12 @@ def disable(function: Callable, recursive: bool, reason: str | None) -> Callable
     def disabled(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
+    # As PyTorch's functions are marked, so that TorchDynamo understands it as well.
     disabled._torchdynamo_disable = True
     disabled._torchdynamo_disable_msg = reason
+    disabled._torchdynamo_disable_recursive = recursive
+    disabled._torchdynamo_orig_callable = function
+    disabled._torchdynamo_wrapper_id = id(disabled)
     _ingot.capture_mark(disabled, "disable" if recursive else "disable_once")
     return disabled
 

@@ -12,6 +12,7 @@
 #include "capture/objects.h"
 #include "capture/perform.h"
 #include "capture/recording.h"
+#include "capture/torch_words.h"
 #include "capture/warnings.h"
 
 namespace ingot::capture {
@@ -256,10 +257,14 @@ Verdict Recording::on_expanded_call(Frame frame, const Event& event, PyObject** 
 Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* callable,
                                  PyObject* self, std::span<PyObject* const> arguments,
                                  PyObject** result) {
-    switch (state().mark_of(callable)) {
+    PyObject* inner = captured_function(callable);
+    if (inner == nullptr) inner = function_of_optimizers(callable);
+    Mark mark = state().mark_of(callable);
+    if (mark == Mark::None && inner == nullptr) mark = mark_of_torch(callable);
+    switch (mark) {
         case Mark::Disable:
             throw Puzzle("a call of a function that is not to be compiled: " +
-                         callable_name(callable));
+                         callable_name(callable) + reason_of_torch(callable));
         case Mark::Break:
             if (is_hint_of_optimizers(frame)) {
                 *result = Py_NewRef(Py_None);
@@ -269,6 +274,9 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
         case Mark::True:
             *result = Py_NewRef(Py_True);
             return Verdict::handled;
+        case Mark::TrueForPrograms:
+            *result = PyBool_FromLong(module_of(frame).starts_with("torch.") ? 0 : 1);
+            return Verdict::handled;
         case Mark::Wide:
             if (arguments.size() != 1 || !is_tensor(arguments[0])) break;
             read_arguments(arguments, 4);
@@ -276,9 +284,9 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
             *result = PyObject_CallMethod(arguments[0], "double", nullptr);
             return carried_out(event, result);
         case Mark::Allow:
+            return on_allowed(event, arguments, result);
         case Mark::Constant:
-            read_arguments(arguments, 4);
-            return carried(frame, event, result);
+            return on_constant(event, arguments, result);
         case Mark::Checkpoint:
             return on_checkpoint(frame, event, callable, result);
         case Mark::DisableOnce:
@@ -286,8 +294,7 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
         case Mark::None:
             break;
     }
-    PyObject* inner = captured_function(callable);
-    if (inner == nullptr) inner = function_of_optimizers(callable);
+    if (inner == nullptr) inner = compiled_by_torch(callable);
     if (inner != nullptr) {
         // A compiled function within a compiled function: one recording.
         Event direct = event;
@@ -314,6 +321,8 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
             throw Puzzle("the data of a tensor (" + callable_name(callable) + ")");
         return Verdict::run;
     }
+    if (PyObject* forward = read_forward_of_torch(callable))
+        return dispatch_call(frame, event, forward, nullptr, arguments, result);
     if (PyMethod_Check(callable)) {
         world_->read_method(callable);
         return dispatch_call(frame, event, PyMethod_GET_FUNCTION(callable),

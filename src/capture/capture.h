@@ -50,6 +50,10 @@
 //   _ingot.capture_counters() -> dict    the counters of all Captured together, and `reasons`: a
 //                                        dict from one-line reason to how often
 //   _ingot.capture_reset()               forgets the recordings of every Captured
+//   _ingot.capture_forget()              the same, and the counters go on
+//   _ingot.capture_controls(stances, flags, allowed, follow, settings)
+//                                        where PyTorch's own controls are, from when the program
+//                                        has loaded TorchDynamo: TorchControls in state.h
 //   _ingot.capture_mark(callable, kind)  kind 'disable' (a call of it runs with capture off, behind
 //                                        a break), 'disable_once' (that frame alone is not
 //                                        recorded, what it calls is), 'break' (calling it only
@@ -57,6 +61,7 @@
 //                                        but for its operators), 'constant' (its result is assumed
 //                                        to be constant), 'true' (recorded calls of it give True),
 //                                        'wide' (they give their argument, a tensor as doubles),
+//                                        'true_for_programs' (so, but not to PyTorch's own code),
 //                                        None (no mark)
 //   _ingot.capture_stance(name) -> str   sets default | force_eager | eager_on_recompile |
 //                                        fail_on_recompile | eager_then_compile; gives the old one

@@ -34,8 +34,10 @@ struct CapturedState {
         };
         context.fullgraph = flag("fullgraph");
         forced = flag("forced");
-        if (values.contains("recompile_limit") && !values["recompile_limit"].is_none())
+        if (values.contains("recompile_limit") && !values["recompile_limit"].is_none()) {
             context.limit = values["recompile_limit"].cast<std::size_t>();
+            has_limit = true;
+        }
         if (values.contains("name") && pybind11::isinstance<pybind11::str>(values["name"]))
             context.name = values["name"].cast<std::string>();
         if (values.contains("place") && pybind11::isinstance<pybind11::str>(values["place"]))
@@ -43,22 +45,42 @@ struct CapturedState {
         if (values.contains("backend") && !values["backend"].is_none())
             context.backend = values["backend"].ptr();
         if (values.contains("reproduce")) context.reproduce = values["reproduce"].ptr();
-        if (values.contains("dynamic") && !values["dynamic"].is_none())
+        if (values.contains("dynamic") && !values["dynamic"].is_none()) {
             context.dynamic = flag("dynamic") ? Dynamic::Always : Dynamic::Never;
+            has_dynamic = true;
+        }
         context.tree = tree;
         context.arena_of_steps = state().arena_of_steps;
         if (context.name.empty()) context.name = "a function";
     }
 
-    Shape& shape(Py_ssize_t positional, PyObject* names) {
-        for (Shape& s : shapes)
-            if (s.positional == positional && same_names(s.names.get(), names)) return s;
-        Shape s;
-        s.positional = positional;
-        s.names = Ref::borrow(names);
-        s.list = tree->list("call " + std::to_string(shapes.size()));
-        shapes.push_back(std::move(s));
-        return shapes.back();
+    /// Another thread may add shapes or forget all of them while a call is served.
+    std::shared_ptr<Shape> shape(Py_ssize_t positional, PyObject* names) {
+        for (const auto& s : shapes)
+            if (s->positional == positional && same_names(s->names.get(), names)) return s;
+        auto s = std::make_shared<Shape>();
+        s->positional = positional;
+        s->names = Ref::borrow(names);
+        s->list = tree->list("call " + std::to_string(shapes.size()));
+        shapes.push_back(s);
+        return s;
+    }
+    /// What `torch._dynamo.config` says, where the options say nothing. False: the Python error is
+    /// set. `may_record`: a recording may be made.
+    bool follow_torch(bool* may_record) {
+        TorchControls::Settings torch;
+        if (!state().torch.read(torch)) return false;
+        if (!has_limit && torch.limit >= 0) context.limit = static_cast<std::size_t>(torch.limit);
+        if (!has_dynamic)
+            context.dynamic = torch.dynamic == Py_None   ? Dynamic::WhenChanged
+                              : torch.dynamic == Py_True ? Dynamic::Always
+                                                         : Dynamic::Never;
+        std::size_t recordings = 0;
+        for (const auto& s : shapes) recordings += s->list->size();
+        accumulated_full =
+            torch.accumulated >= 0 && recordings >= static_cast<std::size_t>(torch.accumulated);
+        *may_record = !torch.disabled;
+        return true;
     }
     static bool same_names(PyObject* a, PyObject* b) {
         if (a == b) return true;
@@ -79,9 +101,11 @@ struct CapturedState {
     bindings::Settings settings;
     std::shared_ptr<SegmentTree> tree;
     RecordingContext context;
-    std::vector<Shape> shapes;
+    std::vector<std::shared_ptr<Shape>> shapes;
     std::string failure;
-    bool forced = false;  // made for a stance that forces a backend
+    bool forced = false;                          // made for a stance that forces a backend
+    bool has_limit = false, has_dynamic = false;  // by options
+    bool accumulated_full = false;  // as many recordings as PyTorch's configuration allows
 };
 
 void say(const std::string& line) {
@@ -189,6 +213,7 @@ std::vector<std::string> failures_of(const SegmentList& list, std::span<PyObject
 
 PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::size_t flags,
                        PyObject* names) {
+    if (!state().torch.follow_stance()) return nullptr;
     const Stance stance = state().stance;
     CapturedState& s = *self->state;
     Recording* running = Recording::current();
@@ -198,7 +223,8 @@ PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::si
         return run_eagerly(self, arguments, flags, names);
     const Py_ssize_t positional = PyVectorcall_NARGS(flags);
     const Py_ssize_t count = count_of(positional, names);
-    CapturedState::Shape& shape = s.shape(positional, names);
+    const std::shared_ptr<CapturedState::Shape> held = s.shape(positional, names);
+    CapturedState::Shape& shape = *held;
     const std::shared_ptr<SegmentList> list = shape.list;
     std::shared_ptr<const Segment> eager;
     const ReplayContext context{s.context, stance, nullptr, &eager};
@@ -219,11 +245,15 @@ PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::si
         ++self->counters->guard_failures;
         Values values;
         list->back()->guards.check(slots, values, &s.failure);
-        if (stance == Stance::EagerOnRecompile) return run_eagerly(self, arguments, flags, names);
-        if (stance == Stance::FailOnRecompile)
-            return raise_error(recompile_error(s.context, s.failure));
     }
-    if (list->size() >= s.context.limit) {
+    if (stance == Stance::EagerOnRecompile) return run_eagerly(self, arguments, flags, names);
+    if (stance == Stance::FailOnRecompile)
+        return raise_error(recompile_error(
+            s.context, list->empty() ? s.context.name + " is not compiled yet" : s.failure));
+    bool may_record = true;
+    if (!s.follow_torch(&may_record)) return nullptr;
+    if (!may_record) return run_eagerly(self, arguments, flags, names);
+    if (list->size() >= s.context.limit || s.accumulated_full) {
         if (s.context.fullgraph) return raise_error(limit_error(s.context, s.failure));
         if (!shape.full) {
             shape.full = true;
@@ -354,7 +384,7 @@ PyObject* guard_seconds(PyObject* o, PyObject* const* arguments, Py_ssize_t posi
     return bindings::with_python_errors([&]() -> PyObject* {
         const Py_ssize_t count = count_of(positional, names);
         const std::span<PyObject* const> slots(arguments, static_cast<std::size_t>(count));
-        const auto list = as_captured(o)->state->shape(positional, names).list;
+        const auto list = as_captured(o)->state->shape(positional, names)->list;
         for (const auto& segment : *list) {
             const auto holds = [&] {
                 Values values;

@@ -416,7 +416,9 @@ bool Recording::snapshot(Frame innermost, const Event& event, bool leaves,
 bool Recording::is_error(Frame frame, const std::string& reason) {
     note_place(frame);
     ++context_.counters.breaks;
-    return context_.fullgraph && give_up(reason) == Verdict::raise;
+    if (context_.fullgraph) return give_up(reason) == Verdict::raise;
+    if (over_ || strict_ != Strict::No || !state().torch.raises_at_breaks()) return false;
+    return refuse(reason) == Verdict::raise;
 }
 
 /// Of an operator that was put off: the program's own, which may handle it. Any other is the

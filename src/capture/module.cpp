@@ -16,15 +16,16 @@ struct Named {
     Value value;
 };
 
-constexpr std::array<Named<Mark>, 9> kMarks{{{"disable", Mark::Disable},
-                                             {"disable_once", Mark::DisableOnce},
-                                             {"break", Mark::Break},
-                                             {"allow", Mark::Allow},
-                                             {"constant", Mark::Constant},
-                                             {"true", Mark::True},
-                                             {"wide", Mark::Wide},
-                                             {"checkpoint", Mark::Checkpoint},
-                                             {"annotation", Mark::Annotation}}};
+constexpr std::array<Named<Mark>, 10> kMarks{{{"disable", Mark::Disable},
+                                              {"disable_once", Mark::DisableOnce},
+                                              {"break", Mark::Break},
+                                              {"allow", Mark::Allow},
+                                              {"constant", Mark::Constant},
+                                              {"true", Mark::True},
+                                              {"wide", Mark::Wide},
+                                              {"checkpoint", Mark::Checkpoint},
+                                              {"annotation", Mark::Annotation},
+                                              {"true_for_programs", Mark::TrueForPrograms}}};
 constexpr std::array<Named<Stance>, 5> kStances{{{"default", Stance::Default},
                                                  {"force_eager", Stance::ForceEager},
                                                  {"eager_on_recompile", Stance::EagerOnRecompile},
@@ -133,6 +134,28 @@ PyObject* force(PyObject*, PyObject* callable) {
     return Py_NewRef(Py_None);
 }
 
+PyObject* forget_all(PyObject*, PyObject*) {
+    const auto all = state().captured;
+    for (PyObject* o : all) forget(o);
+    return Py_NewRef(Py_None);
+}
+
+PyObject* controls(PyObject*, PyObject* arguments) {
+    PyObject *stances = nullptr, *flags = nullptr, *allowed = nullptr;
+    PyObject *follow = nullptr, *settings = nullptr;
+    if (!PyArg_ParseTuple(arguments, "O!OOOO", &PyDict_Type, &stances, &flags, &allowed, &follow,
+                          &settings))
+        return nullptr;
+    TorchControls& torch = state().torch;
+    Py_XSETREF(torch.stances, Py_NewRef(stances));
+    Py_XSETREF(torch.flags, PyDict_Check(flags) ? Py_NewRef(flags) : nullptr);
+    Py_XSETREF(torch.allowed, Py_NewRef(allowed));
+    Py_XSETREF(torch.follow, Py_NewRef(follow));
+    Py_XSETREF(torch.settings, Py_NewRef(settings));
+    torch.version = 0;
+    return torch.follow_stance() ? Py_NewRef(Py_None) : nullptr;
+}
+
 PyObject* recording(PyObject*, PyObject*) { return PyBool_FromLong(is_recording()); }
 
 PyMethodDef functions[] = {
@@ -144,6 +167,10 @@ PyMethodDef functions[] = {
     {"capture_stance", stance, METH_O, "Sets the stance and gives the old one."},
     {"capture_force", force, METH_O,
      "Has a callable make all calls: with the captured function and the arguments. None: no more."},
+    {"capture_forget", forget_all, METH_NOARGS,
+     "Forgets all recordings of the process; the counters stay."},
+    {"capture_controls", controls, METH_VARARGS,
+     "Where PyTorch's own controls are; see TorchControls in src/capture/state.h."},
     {"is_recording", recording, METH_NOARGS, "Whether this thread records just now."},
     {nullptr, nullptr, 0, nullptr}};
 

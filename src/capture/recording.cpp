@@ -16,6 +16,7 @@
 #include "capture/keys.h"
 #include "capture/objects.h"
 #include "capture/perform.h"
+#include "capture/torch_words.h"
 #include "trace/known_numbers.h"
 
 namespace ingot::capture {
@@ -277,8 +278,13 @@ Verdict Recording::enter(Frame frame, Entry entry) {
                 return give_up("the data of a tensor (" + callable_name(function) + ")");
             }
         }
-        if (const Mark mark = state().mark_of(function); mark == Mark::DisableOnce) {
+        Mark mark = state().mark_of(function);
+        if (mark == Mark::None) mark = mark_of_torch(function);
+        if (mark == Mark::Disable && entry == Entry::called)  // by C code; else the call breaks
             return give_up("a function that is not to be compiled");
+        if (mark == Mark::DisableOnce) {
+            left_out_.insert(function);
+            if (PyObject* within = function_within(function)) left_out_.insert(within);
         }
     } catch (const std::exception& e) {
         return give_up(e.what());
@@ -336,6 +342,7 @@ Verdict Recording::followed_or_guarded(Frame frame, const Event& event, PyObject
     const auto done = [&] { return *result != nullptr ? Verdict::handled : Verdict::raise; };
     met_ = numbers_->met();
     refuse_known_asking(frame);
+    if (!left_out_.empty()) leave_out(frame, event);
     if (numbers_->any() && follow_numbers(frame, event, result)) return done();
     const Verdict verdict = guarded(frame, event, result);
     return verdict == Verdict::run && follow_met(frame, event, result) ? done() : verdict;

@@ -115,6 +115,16 @@ class Recording final : public Observer {
     Verdict on_expanded_call(Frame frame, const Event& event, PyObject** result);
     Verdict dispatch_call(Frame frame, const Event& event, PyObject* callable, PyObject* self,
                           std::span<PyObject* const> arguments, PyObject** result);
+    // PyTorch's own words (torch_calls.cpp).
+    /// `forward_of_torch`, with guards that a call of the module is one of that; nullptr if not.
+    PyObject* read_forward_of_torch(PyObject* callable);
+    Verdict on_allowed(const Event& event, std::span<PyObject* const> arguments, PyObject** result);
+    bool holds_promise(std::span<PyObject* const> objects, int depth) const;
+    Verdict on_constant(const Event& event, std::span<PyObject* const> arguments,
+                        PyObject** result);
+    /// Throws a Puzzle for an operation of a function that is not to be compiled, though what it
+    /// calls is: it is carried out for real.
+    void leave_out(Frame frame, const Event& event);
     Verdict on_partial(Frame frame, const Event& event, PyObject* callable,
                        std::span<PyObject* const> arguments, PyObject** result);
     Verdict on_class(PyTypeObject* type, std::span<PyObject* const> arguments);
@@ -375,6 +385,7 @@ class Recording final : public Observer {
     bool holds_locks_ = false;                   // one was taken in this segment
     Ref handled_;                                // the exception that was being handled
     std::unordered_set<const void*> suspended_;  // frames of generators
+    std::unordered_set<PyObject*> left_out_;     // functions, whose own operations are not recorded
     std::int64_t depth_ = 0;  // of the stack of dispatch modes while operators are recorded
 };
 

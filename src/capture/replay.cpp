@@ -216,7 +216,9 @@ ReplayStatus replay(const ReplayContext& context, const SegmentList& first,
         std::string failure;
         const ReplayContext behind{context.recording, context.stance, &failure, &eager};
         status = serve(behind, *children, next_slots, next);
-        if (status == ReplayStatus::NoMatch && context.stance == Stance::Default) {
+        const bool compiles =
+            context.stance == Stance::Default || context.stance == Stance::EagerThenCompile;
+        if (status == ReplayStatus::NoMatch && compiles && state().torch.allows_recording()) {
             if (children->size() < context.recording.limit) {
                 if (!children->empty())
                     tell(context.recording, "recompile", failure, segment->places);

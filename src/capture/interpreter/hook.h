@@ -1,6 +1,7 @@
 // The PEP 523 hook: set in the interpreter while somebody needs it, counted.
 #pragma once
 #include "capture/interpreter/cpython.h"
+#include "capture/interpreter/dynamo_hook.h"
 
 namespace ingot::capture {
 
@@ -24,6 +25,10 @@ class FrameHook {
 
   private:
     static PyObject* run(PyThreadState* thread, _PyInterpreterFrame* frame, int thrown);
+    static PyObject* pass_on(PyThreadState* thread, _PyInterpreterFrame* frame, int thrown);
+    static void uninstall(PyInterpreterState* interpreter);
+
+    DynamoHook dynamo_;
 };
 
 }  // namespace ingot::capture
