@@ -33,11 +33,14 @@ def compile(
     recompile_limit: int | None = None,
     isolate_recompiles: bool = False,
     shapes_spec: Any = None,
+    dynamic_shapes: Any = None,
 ) -> Callable:
     """Compile a module or a function; also a decorator, with and without arguments.
 
     The parameters are `torch.compile`'s. `backend` is Ingot unless another is named: a name of
-    `list_backends()`, or a callable that takes an `fx.GraphModule` and example inputs.
+    `list_backends()`, or a callable that takes an `fx.GraphModule` and examples. `shapes_spec` is
+    called `dynamic_shapes` from PyTorch 2.14 on; TorchDynamo's capture follows it, Ingot's own
+    does not and says so.
 
     A module comes back as an object of its own class that shares everything with the original (see
     `CompiledModule`); a function as a function with its name and signature; a class is changed in
@@ -55,6 +58,9 @@ def compile(
     _checks.each(_checks.text, {"mode": mode, "name": name})
     _checks.whole("recompile_limit", recompile_limit, least=0)
     _checks.shapes("shapes_spec", shapes_spec, dynamic)
+    _checks.shapes("dynamic_shapes", dynamic_shapes, dynamic)
+    if shapes_spec is not None and dynamic_shapes is not None:
+        raise ValueError("shapes_spec and dynamic_shapes are two names of one parameter")
     settings = Settings(
         fullgraph=fullgraph,
         dynamic=dynamic,
@@ -64,7 +70,7 @@ def compile(
         name=name,
         recompile_limit=recompile_limit,
         isolate_recompiles=isolate_recompiles,
-        shapes_spec=shapes_spec,
+        shapes_spec=shapes_spec if dynamic_shapes is None else dynamic_shapes,
     )
     if settings.backend is None:
         _options.resolve(mode, options)  # complains now, not at the first call

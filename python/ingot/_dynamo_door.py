@@ -48,6 +48,8 @@ def _arguments(settings: Settings) -> dict[str, Any]:
             arguments["options"] = options or None
     elif settings.backend is _registry.aot_eager:
         arguments["backend"] = "aot_eager"
+    if "dynamic_shapes" in _PARAMETERS:  # the name of 2.14
+        arguments["dynamic_shapes"] = arguments.pop("shapes_spec")
     # Older supported versions of PyTorch lack the newest parameters.
     for key in [key for key in arguments if key not in _PARAMETERS]:
         if arguments.pop(key) not in (None, False):

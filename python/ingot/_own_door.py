@@ -27,6 +27,11 @@ def compile(function: Callable, settings: Settings) -> Callable:
 
     mark_known()
     _torch_controls.watch()
+    if settings.shapes_spec is not None:
+        _backend._say_once(
+            "ingot: shapes_spec is not followed by Ingot's own capture, which takes sizes for "
+            "symbolic once they change; options={'capture': 'dynamo'} follows it"
+        )
     captured = _ingot.capture(function, _capture_options(function, settings, settings.backend))
     captured._ingot_settings = settings
     with contextlib.suppress(AttributeError):

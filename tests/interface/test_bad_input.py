@@ -36,6 +36,8 @@ ANY = (TypeError, ValueError, RuntimeError, AssertionError, IndexError)
         ({"mode": "default", "options": {}}, ["mode or options"]),
         ({"shapes_spec": "nonsense"}, ["shapes_spec is 'nonsense'", "ShapesSpec"]),
         ({"shapes_spec": {}, "dynamic": True}, ["`dynamic` and `shapes_spec`"]),
+        ({"dynamic_shapes": 3}, ["dynamic_shapes is 3"]),
+        ({"shapes_spec": {}, "dynamic_shapes": {}}, ["two names"]),
         ({"backend": 3}, ["backend must be a string or callable"]),
         ({"backend": "inductr"}, ["'inductr'", "did you mean inductor?", "list_backends"]),
         ({"options": "freezing"}, ["options is 'freezing'", "a dict"]),
@@ -145,6 +147,15 @@ def test_other_words_of_the_interface(call, parts):
     for part in parts:
         assert part in str(caught.value), str(caught.value)
     assert not hasattr(x, "_dynamo_dynamic_indices")  # nothing is marked by halves
+
+
+def test_what_own_capture_does_not_follow_is_said_once(said):
+    ingot._backend._said.clear()
+    for name in ("shapes_spec", "dynamic_shapes"):
+        compiled = ingot.compile(f, **{name: {}})
+    torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), 2.0))
+    (line,) = said()
+    assert "shapes_spec is not followed" in line
 
 
 def test_dims_are_counted_from_the_end_too():
