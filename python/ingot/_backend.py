@@ -443,6 +443,40 @@ def _may_enable_grad(gm: torch.fx.GraphModule) -> bool:
     )
 
 
+# Operators over functions that only call them, wherever they run: they can be recorded.
+_CALLS_ITS_FUNCTION = frozenset(
+    {"autograd_function_apply", "tag_activation_checkpoint", "wrap", "wrap_activation_checkpoint"}
+)
+
+
+def _higher_order(gm: torch.fx.GraphModule) -> str | None:
+    """The name of an operator over functions (`cond`, a nested region) that is PyTorch's to run."""
+    for module in gm.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            if isinstance(node.target, torch._ops.HigherOrderOperator):
+                name = node.target.name()
+                if name not in _CALLS_ITS_FUNCTION:
+                    return name
+    return None
+
+
+def _by_aot_eager(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str, fallback: bool
+) -> Callable:
+    """The graph with PyTorch's kernels, its gradients worked out ahead of the calls: run as it is,
+    an operator over functions has none."""
+    from torch._dynamo.backends.debugging import aot_eager
+
+    from . import _ingot
+
+    reason = f"a higher-order operator ({name})"
+    if not fallback:
+        raise _ingot.Unsupported(reason)
+    _count_fallback(reason)
+    log.info("ingot: a graph runs eagerly: %s", reason)
+    return aot_eager(gm, list(example_inputs))
+
+
 def dynamo_backend(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -455,6 +489,8 @@ def dynamo_backend(
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     with _lock:
         _stats.graphs += 1
+    if (name := _higher_order(gm)) is not None:
+        return _by_aot_eager(gm, example_inputs, name, values.fallback)
     # A graph that switches gradients on by itself is left to eager.
     training = values.training and torch.is_grad_enabled()
     if not training and _may_enable_grad(gm) and _any_requires_grad(example_inputs):
