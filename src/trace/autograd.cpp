@@ -150,7 +150,7 @@ class JointRecorder {
             const at::Tensor t = outputs_[i];
             if (r.kind != Kind::ViewOfGraph || !t.requires_grad()) continue;
             const at::Tensor base = t.is_view() ? at::Tensor(t._base()) : t;
-            if (r.apart || !is_whole(base, t))
+            if (r.apart || !is_whole(base, t) || !leads_to(t, base))
                 throw NotSupported("results that need gradients share memory");
             const auto found = std::ranges::find_if(
                 outputs_, [&](const at::Tensor& o) { return o.defined() && o.is_same(base); });
@@ -165,12 +165,14 @@ class JointRecorder {
             recipes[at] = {};
             recipes[at].kind = Kind::Graph;
             recipes[at].index = view.index;
+            recipes[at].marks.version = view.marks.version;
             if (at == i) continue;
             JointRecording::Result& result = out_.results[i];
             result.view_of = static_cast<std::int32_t>(at);
             result.sizes = view.sizes;
             result.strides = view.strides;
             result.offset = view.offset;
+            result.marks = view.marks;
         }
         for (std::size_t i = 0; i < asked; ++i) {
             OutputRecipe& r = recipes[i];
@@ -178,6 +180,21 @@ class JointRecorder {
             out_.results[i].same_as = r.index;
             r = {};
         }
+    }
+
+    /// Whether the view's history goes to that of its base: not if it was made without gradients.
+    static bool leads_to(const at::Tensor& view, const at::Tensor& base) {
+        const auto end = torch::autograd::impl::gradient_edge(base);
+        std::vector<torch::autograd::Edge> stack{torch::autograd::impl::gradient_edge(view)};
+        for (std::size_t steps = 0; !stack.empty() && steps < 256; ++steps) {
+            const torch::autograd::Edge edge = std::move(stack.back());
+            stack.pop_back();
+            if (edge == end) return true;
+            if (!edge.is_valid()) continue;
+            const auto& next = edge.function->next_edges();
+            stack.insert(stack.end(), next.begin(), next.end());
+        }
+        return false;
     }
 
     /// Whether `base`, to PyTorch the tensor that `view` looks into, is all that lies there.

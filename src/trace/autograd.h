@@ -32,6 +32,7 @@ struct JointRecording {
         std::int32_t view_of = -1;
         Sizes sizes, strides;
         Expr offset;
+        ResultMarks marks;
         std::int32_t same_as = -1;  // the very tensor that is such a view
     };
     std::vector<Result> results;

@@ -548,7 +548,9 @@ at::Tensor CompiledFunction::build_output(const CallFrame& frame, std::size_t i,
     const OutputRecipe& r = recipes_[i];
     const Sized::View& view = frame.sized->views[i];
     const auto looking_into = [&](const at::Tensor& base, std::int64_t offset) {
-        at::Tensor result = base.as_strided(view.sizes, view.strides, offset + view.offset);
+        at::Tensor result =
+            with_bits(base.as_strided(view.sizes, view.strides, offset + view.offset), r.marks);
+        set_creation(result, r.marks);
         if (r.apart) {
             at::Tensor alias = result.variable_data();
             note_silent_change(*base.unsafeGetTensorImpl());
@@ -558,6 +560,7 @@ at::Tensor CompiledFunction::build_output(const CallFrame& frame, std::size_t i,
     };
     switch (r.kind) {
         case Kind::Graph:
+            if (r.marks.any()) return as_marked(frame.outputs[r.index], r.marks);
             return frame.outputs[r.index];
         case Kind::Input:
             return borrow(graph_input(frame.inputs, r.index));
@@ -566,6 +569,7 @@ at::Tensor CompiledFunction::build_output(const CallFrame& frame, std::size_t i,
             return looking_into(base, base.storage_offset());
         }
         case Kind::ViewOfGraph:
+            (void)as_marked(frame.outputs[r.index], {.version = r.marks.version});
             return looking_into(frame.outputs[r.index], 0);
         case Kind::Same:
             return before[r.index];

@@ -440,6 +440,8 @@ void DifferentiableFunction::make_backward(JointRecording& joint, Partition& par
     }
     for (const JointRecording::Gradient& gradient : joint.gradients) {
         OutputRecipe r = gradient.recipe;
+        r.marks.creation = 0;  // whoever gets it may do as he likes
+        r.marks.version = 0;
         using Kind = OutputRecipe::Kind;
         if (r.kind == Kind::Graph || r.kind == Kind::ViewOfGraph)
             r.index -= static_cast<std::int32_t>(joint.forward_outputs);
@@ -535,7 +537,8 @@ void DifferentiableFunction::make_views(std::vector<at::Tensor>& all, const Numb
         const at::Tensor& base = all[static_cast<std::size_t>(r.view_of)];
         const Numbers sizes = numbers_of(r.sizes, values), strides = numbers_of(r.strides, values);
         const std::int64_t begin = numbers_of({r.offset}, values)[0] + base.storage_offset();
-        all[i] = base.as_strided(sizes, strides, begin);
+        all[i] = with_bits(base.as_strided(sizes, strides, begin), r.marks);
+        set_creation(all[i], r.marks);
     }
 }
 

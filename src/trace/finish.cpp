@@ -61,10 +61,6 @@ std::vector<OutputRecipe> RecorderState::describe_outputs(std::span<const at::Te
                         const Promise& p, const at::Tensor& tensor) {
         if (p.cell()->dtype != c10::typeMetaToScalarType(p.dtype()))
             throw NotSupported("an output that views a storage as another type");
-        // Eager marks such views lazily; strides alone cannot say it.
-        for (const View* v = p.view().get(); v != nullptr; v = v->parent.get())
-            if (v->prim == Prim::Conj || v->prim == Prim::Neg)
-                throw NotSupported("an output that is a lazy conjugate or negative of a storage");
         r.kind = kind;
         r.index = index;
         r.sizes = to_sizes(p.sym_sizes());
@@ -72,6 +68,7 @@ std::vector<OutputRecipe> RecorderState::describe_outputs(std::span<const at::Te
         r.offset = unwrap(p.sym_storage_offset() - p.cell()->offset);
         r.detached = !tensor.is_view();
         r.apart = p.is_apart();
+        r.marks = marks_of(tensor);
     };
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         OutputRecipe& r = recipes[i];
@@ -89,10 +86,13 @@ std::vector<OutputRecipe> RecorderState::describe_outputs(std::span<const at::Te
         }
         Group& group = groups[&cell];
         auto next = static_cast<std::int32_t>(graph.outputs().size());
-        if (group.members == 1 && !repeats(p.sym_sizes().vec(), p.sym_strides().vec())) {
+        const ResultMarks marks = marks_of(tensors[i]);
+        const bool viewed = marks.bits() && cell.dtype == c10::typeMetaToScalarType(p.dtype());
+        if (group.members == 1 && !viewed && !repeats(p.sym_sizes().vec(), p.sym_strides().vec())) {
             r.kind = OutputRecipe::Kind::Graph;
             r.index = next;
-            graph.add_output(read(p), to_sizes(p.sym_strides()));
+            r.marks = marks;
+            graph.add_output(read_memory(p), to_sizes(p.sym_strides()));
             continue;
         }
         if (group.whole < 0) {

@@ -43,6 +43,13 @@ ValueId RecorderState::read(const Cell& cell, const ViewPath& path) {
 
 ValueId RecorderState::read(const at::Tensor& tensor) { return read(promise(tensor)); }
 
+ValueId RecorderState::read_memory(const Promise& promise) {
+    ValueId value = read(promise);
+    if (promise.is_neg()) value = graph.emit(Prim::Neg, {value}, {}, origin);
+    if (promise.is_conj()) value = graph.emit(Prim::Conj, {value}, {}, origin);
+    return value;
+}
+
 namespace {
 
 Ints inverse(const Ints& dims) {
@@ -157,6 +164,7 @@ at::Tensor RecorderState::view_of(const Promise& base, ViewPath path, c10::Scala
     auto view = c10::make_intrusive<Promise>(base.cell(), std::move(path), dtype, base.device(),
                                              sizes, strides, offset);
     if (base.is_apart()) view->set_apart();
+    set_bits(*view, base.is_conj(), base.is_neg());
     return at::Tensor(std::move(view));
 }
 

@@ -507,6 +507,15 @@ JointRecording Recorder::finish_joint(std::span<const at::Tensor> outputs) {
 }
 const std::optional<std::string>& Recorder::failure() const { return state_->failure; }
 void Recorder::clear_failure() { state_->failure.reset(); }
+bool Recorder::take_back_calls(std::size_t first) {
+    auto& log = state_->log;
+    const auto begin = log.begin() + static_cast<std::ptrdiff_t>(std::min(first, log.size()));
+    const bool acted = std::any_of(begin, log.end(), [](const LoggedCall& call) {
+        return call.op.schema().is_mutable() || call.op.hasTag(at::Tag::nondeterministic_seeded);
+    });
+    log.erase(begin, log.end());
+    return acted;
+}
 void Recorder::refuse_gradients() { state_->refuses_gradients = true; }
 bool Recorder::refused_gradient() const { return state_->refused_gradient; }
 void Recorder::follow_gradients() { state_->follows_gradients = true; }

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "trace/result_marks.h"
 #include "trace/sym_node.h"
 
 namespace ingot::trace {
@@ -73,6 +74,7 @@ struct OutputRecipe {
     /// Views only: to PyTorch none, so that changes of it leave the other's history alone (detach).
     bool detached = false;
     bool apart = false;  // views only, `data`: with a version counter of its own
+    ResultMarks marks;   // the memory is what lies there, whatever these show of it
 };
 
 class CustomFunction;
@@ -224,6 +226,10 @@ class Recorder {
 
     /// Forgets the failure: what raised it was carried out in another way.
     void clear_failure();
+    /// Takes back the calls from `first` on, which an operator made before it failed, from the log.
+    /// True if they did something beside their results: the graph has that still, so that only the
+    /// log can serve the program now.
+    bool take_back_calls(std::size_t first);
 
     /// Asked where an operator cannot be recorded: true if all promises are real tensors now and
     /// the operator is to be carried out on them. Without a reason it is only told, since PyTorch's

@@ -84,6 +84,8 @@ class RecorderState {
     /// The tensor's contents now.
     ValueId read(const at::Tensor& tensor);
     ValueId read(const Promise& promise) { return read(*promise.cell(), promise.view()); }
+    /// What lies in its memory, where it shows the conjugate or the negative of that.
+    ValueId read_memory(const Promise& promise);
     /// Makes `value` (of the promise's type) its contents, seen by all that share its storage.
     void write(const Promise& promise, ValueId value);
     /// A promise of a new storage that holds `value`, laid out with `strides`.

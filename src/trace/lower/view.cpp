@@ -26,6 +26,7 @@ struct Viewer {
     SymInts sizes, strides;
     c10::SymInt offset;
     c10::ScalarType dtype;
+    bool conj, neg;  // what PyTorch is to see; the path has it, too
 
     Viewer(Call& c, const at::Tensor& t)
         : call(c),
@@ -34,7 +35,9 @@ struct Viewer {
           sizes(base.sym_sizes().vec()),
           strides(base.sym_strides().vec()),
           offset(base.sym_storage_offset()),
-          dtype(c10::typeMetaToScalarType(base.dtype())) {}
+          dtype(c10::typeMetaToScalarType(base.dtype())),
+          conj(base.is_conj()),
+          neg(base.is_neg()) {}
 
     std::int64_t rank() const { return static_cast<std::int64_t>(sizes.size()); }
     /// Where the tensor begins in its storage decides something. Offsets of inputs are not guarded
@@ -46,6 +49,10 @@ struct Viewer {
                 base.cell()->offset.guard_int(__FILE__, __LINE__);
     }
     void step(Prim prim, Attrs attrs) {
+        if ((prim == Prim::Conj || prim == Prim::Neg) && path && path->prim == prim) {
+            path = path->parent;  // twice is not at all
+            return;
+        }
         path = call.state().extend(*base.cell(), path, prim, std::move(attrs));
     }
     void permute(const Ints& dims) {
@@ -91,7 +98,11 @@ struct Viewer {
         slice(dim, index, index + 1, 1);
         drop(dim);
     }
-    at::Tensor result() { return call.state().view_of(base, path, dtype, sizes, strides, offset); }
+    at::Tensor result() {
+        at::Tensor view = call.state().view_of(base, path, dtype, sizes, strides, offset);
+        set_bits(*view.unsafeGetTensorImpl(), conj, neg);
+        return view;
+    }
     void give() { call.give(result()); }
 };
 
@@ -108,6 +119,7 @@ void view_dtype(Call& call) {
     Viewer v(call, call.tensor("self"));
     c10::ScalarType to = *call.scalar_type("dtype");
     if (to == v.dtype) return v.give();
+    if (v.conj || v.neg) throw UserError("a lazy conjugate or negative as another type");
     DType from = to_dtype(v.dtype), type = to_dtype(to);
     if (bytes(from) == bytes(type) && !is_complex(from) && !is_complex(type)) {
         v.step(Prim::Bitcast, {{"dtype", type}});
@@ -332,6 +344,44 @@ bool strides_along_own_dims(Viewer& v, const SymInts& sizes, const SymInts& stri
     return true;
 }
 
+/// What a storage holds, counted in elements of the type of a view of it. Autograd asks for such
+/// views: `y.imag.mul_(3)` has it make `imag` of the new `y` again, as view_as_real and as_strided.
+struct Counted {
+    bool as_real, as_complex;
+    c10::SymInt begin, count;
+
+    Counted(const Cell& cell, c10::ScalarType type)
+        : as_real(c10::isComplexType(cell.dtype) && type == c10::toRealValueType(cell.dtype)),
+          as_complex(c10::isComplexType(type) && cell.dtype == c10::toRealValueType(type)),
+          begin(cell.offset),
+          count(numel(cell.sizes)) {
+        const bool same_width = bytes(to_dtype(cell.dtype)) == bytes(to_dtype(type)) &&
+                                !c10::isComplexType(cell.dtype) && !c10::isComplexType(type);
+        if (as_real) {
+            begin *= 2;
+            count *= 2;
+        } else if (as_complex) {
+            if (begin % 2 != 0 || count % 2 != 0)
+                throw NotSupported("as_strided of half a complex number");
+            begin = begin / 2;
+            count = count / 2;
+        } else if (!same_width && cell.dtype != type) {
+            throw NotSupported("as_strided of a view as a type of another width");
+        }
+    }
+    /// The storage in its order, as elements of that type.
+    void view(Viewer& v, const Cell& cell) const {
+        if (as_real) {
+            v.step(Prim::ViewAsReal, {});
+        } else if (as_complex) {
+            v.step(Prim::Reshape, {{"sizes", to_sizes(SymInts{count, 2})}});
+            v.step(Prim::ViewAsComplex, {});
+        } else if (cell.dtype != v.dtype) {
+            v.step(Prim::Bitcast, {{"dtype", to_dtype(v.dtype)}});
+        }
+    }
+};
+
 /// as_strided counts in the storage: on the base, first permuted to the order of its storage.
 void lower_as_strided(Call& call) {
     Viewer v(call, call.tensor("self"));
@@ -340,7 +390,6 @@ void lower_as_strided(Call& call) {
     if (call.given("storage_offset")) v.depend_on_place();
     if (sizes == v.sizes && strides == v.strides && offset == v.offset) return v.give();
     const Cell& cell = *v.base.cell();
-    if (cell.dtype != v.dtype) throw NotSupported("as_strided of a view as another type");
     if (!is_dense({cell.sizes, cell.strides})) {
         Viewer own = v;
         if (same(offset, v.offset) && strides_along_own_dims(own, sizes, strides)) {
@@ -350,9 +399,10 @@ void lower_as_strided(Call& call) {
         }
         throw NotSupported("as_strided of a storage with gaps");
     }
-    c10::SymInt last = offset - cell.offset;
+    const Counted storage(cell, v.dtype);
+    c10::SymInt last = offset - storage.begin;
     for (std::size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
-    if (numel(sizes) > 0 && (offset < cell.offset || last >= numel(cell.sizes)))
+    if (numel(sizes) > 0 && (offset < storage.begin || last >= storage.count))
         throw NotSupported("as_strided beyond the known part of a storage");
     v.path = nullptr;
     if (!is_contiguous({cell.sizes, cell.strides})) {
@@ -363,9 +413,12 @@ void lower_as_strided(Call& call) {
         });
         v.step(Prim::Permute, {{"dims", order}});
     }
+    storage.view(v, cell);
     v.step(Prim::AsStrided, {{"sizes", to_sizes(sizes)},
                              {"strides", to_sizes(strides)},
-                             {"offset", unwrap(offset - cell.offset)}});
+                             {"offset", unwrap(offset - storage.begin)}});
+    if (v.conj) v.step(Prim::Conj, {});
+    if (v.neg) v.step(Prim::Neg, {});
     v.sizes = sizes;
     v.strides = strides;
     v.offset = offset;
@@ -390,6 +443,7 @@ void lower_unfold(Call& call) {
 }
 void lower_view_as_real(Call& call) {
     Viewer v(call, call.tensor("self"));
+    if (v.conj) throw UserError("view_as_real of a lazy conjugate");
     v.step(Prim::ViewAsReal, {});
     for (c10::SymInt& s : v.strides) s *= 2;
     v.sizes.push_back(2);
@@ -415,15 +469,19 @@ void lower_view_as_complex(Call& call) {
     v.dtype = c10::toComplexType(v.dtype);
     v.give();
 }
-/// Conjugation is done when read; the promise carries no lazy bit.
+/// Conjugation is done when read; to PyTorch the view carries the lazy bit.
 void lower_conj(Call& call) {
     Viewer v(call, call.tensor("self"));
-    if (c10::isComplexType(v.dtype)) v.step(Prim::Conj, {});
+    if (c10::isComplexType(v.dtype)) {
+        v.step(Prim::Conj, {});
+        v.conj = !v.conj;
+    }
     v.give();
 }
 void lower_neg_view(Call& call) {
     Viewer v(call, call.tensor("self"));
     v.step(Prim::Neg, {});
+    v.neg = !v.neg;
     v.give();
 }
 
