@@ -20,6 +20,9 @@ namespace {
 /// refer to it stay.
 void fulfil(const at::Tensor& promise, at::Tensor real) {
     if (!trace::is_promise(promise)) return;
+    // Of another class: what PyTorch keeps beside its memory, a promise has no place for.
+    check(real.layout() == c10::kStrided && !real.is_quantized() && !real.is_nested(),
+          "an operator gives a tensor of another kind than it has promised");
     if (real.use_count() > 1) {  // somebody else knows it
         at::AutoGradMode grad(true);
         real = real.requires_grad() ? real.alias() : real.detach();

@@ -174,6 +174,22 @@ bool misplaced_by_meta(const c10::OperatorHandle& op) {
     return std::find(std::begin(kOperators), std::end(kOperators), name) != std::end(kOperators);
 }
 
+/// Whether it makes a quantised tensor. Such a tensor has a quantizer beside its memory, which a
+/// promise has not, and meta functions describe it as if it had none.
+bool quantises(const c10::FunctionSchema& schema, std::span<const c10::IValue> arguments) {
+    if (schema.name().starts_with("quantized::") || schema.name().starts_with("aten::quantize_"))
+        return true;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+        c10::TypePtr type = schema.arguments()[i].real_type();
+        if (const auto optional = type->cast<c10::OptionalType>())
+            type = optional->getElementType();
+        if (type->kind() == c10::TypeKind::ScalarTypeType && arguments[i].isInt() &&
+            c10::isQIntType(static_cast<c10::ScalarType>(arguments[i].toInt())))
+            return true;
+    }
+    return false;
+}
+
 /// Gradients of pooling lie as the image does whose gradient they are, those of upsampling have the
 /// sizes that the call is given; their meta functions, which say the same, insist on numbers. The
 /// gradient, or nothing for any other operator.
@@ -307,6 +323,13 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
     if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape))
         throw NotSupported("the result depends on the data");
     if (misplaced_by_meta(op)) throw NotSupported("the strides of the result are not known");
+    if (quantises(schema, std::span(stack).last(count)))
+        throw NotSupported("a quantised tensor is made");
+    // Their results are there when `wait_tensor` says so of that very memory, which a program has
+    // moved by then.
+    if (schema.name().starts_with("_c10d_") || schema.name().starts_with("c10d::") ||
+        schema.name().starts_with("symm_mem::"))
+        throw NotSupported("a collective, which goes on beside the program");
     if (schema.name().starts_with("aten::as_strided"))
         throw NotSupported("it looks beyond its operand into the storage");
     std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(count),
