@@ -94,6 +94,25 @@ bool changes_nothing(std::string_view name, std::span<PyObject* const> all) {
            (name == "Tensor.detach_" && all.size() == 1);
 }
 
+/// `torch.rand(4, requires_grad=True)`: a leaf to which gradients go. Made at a break it is one.
+void refuse_leaf(PyObject* name, PyObject* value) {
+    const std::string_view text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : "";
+    if (text == "requires_grad" && value != Py_False && value != Py_None)
+        throw Puzzle("a leaf that needs a gradient is made");
+}
+
+/// Of a call: with the names of its last arguments, or with a dict of named ones.
+void refuse_leaves(PyObject* keywords, std::span<PyObject* const> all, PyObject* dict) {
+    const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
+    for (Py_ssize_t i = 0; i < named; ++i)
+        refuse_leaf(PyTuple_GET_ITEM(keywords, i),
+                    all[all.size() - static_cast<std::size_t>(named - i)]);
+    Py_ssize_t position = 0;
+    PyObject *key = nullptr, *value = nullptr;
+    while (dict != nullptr && PyDict_Check(dict) && PyDict_Next(dict, &position, &key, &value))
+        refuse_leaf(key, value);
+}
+
 /// What asks a tensor for the one number that it holds.
 bool gives_number(std::string_view name) {
     static const std::unordered_set<std::string_view> names = {
@@ -282,7 +301,7 @@ Verdict Recording::dispatch_call(Frame frame, const Event& event, PyObject* call
             read_arguments(arguments, 4);
             recorder_->clear_failure();
             *result = PyObject_CallMethod(arguments[0], "double", nullptr);
-            return carried_out(event, result);
+            return carried_out(event, recorder_->log().size(), result);
         case Mark::Allow:
             return on_allowed(event, arguments, result);
         case Mark::Constant:
@@ -389,6 +408,7 @@ Verdict Recording::on_partial(Frame frame, const Event& event, PyObject* callabl
         Py_ssize_t position = 0;
         PyObject *key = nullptr, *value = nullptr;
         while (PyDict_Next(names.get(), &position, &key, &value)) {
+            refuse_leaf(key, value);
             read_callable(*world_, value);
             world_->read_whole(value, 6);
         }
@@ -543,6 +563,10 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
             return carried(frame, event, result);
         case CallKind::Torch:
             if (c.name == "torch._C.redispatch_boxed") all.erase(all.begin());  // the operator
+            refuse_leaves(event.operation == Operation::call ? event.keyword_names : nullptr, all,
+                          event.operation == Operation::call_expanded && event.operands.size() > 2
+                              ? event.operands[2]
+                              : nullptr);
             read_arguments(all, 8);
             for (PyObject* o : all)
                 if (is_tensor(o) && !THPVariable_CheckExact(o))
@@ -552,9 +576,11 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
                     event, PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr,
                     all, result);
             recorder_->clear_failure();
-            *result = update_scaled_by_tensor(event, c.name, all);
-            return *result != nullptr || PyErr_Occurred() ? carried_out(event, result)
-                                                          : carried(frame, event, result);
+            if (const std::size_t calls = recorder_->log().size();
+                (*result = update_scaled_by_tensor(event, c.name, all)) != nullptr ||
+                PyErr_Occurred())
+                return carried_out(event, calls, result);
+            return carried(frame, event, result);
         case CallKind::Pure:
             if (tensors && needs_data(c.name))
                 throw Puzzle("the data of a tensor (" + c.name + ")");

@@ -48,6 +48,12 @@ std::vector<PyObject*> tensors_as_places(const Event& event) {
 
 bool is_in_place(int detail) { return detail >= NB_INPLACE_ADD && detail <= NB_INPLACE_XOR; }
 
+/// Whether autograd refuses a change in place. Its error may name the function that has made a
+/// view, in eager one of eager's, and how views hang together only eager's own show in all cases.
+bool refuses_a_change(const std::string& error) {
+    return error.find("modified inplace") != std::string::npos;
+}
+
 }  // namespace
 
 std::string_view module_of(Frame frame) {
@@ -308,6 +314,9 @@ Verdict Recording::before(Frame frame, const Event& event, PyObject** result) {
             return verdict;
         } catch (const Handover& e) {
             return leave_at(frame, event, e.what());
+        } catch (const Eagerly& e) {
+            give_up(e.what());
+            return Verdict::run;
         } catch (const Departure& e) {
             if (!e.kept && !holds_finalizers(frame))
                 return break_at(frame, event, e.what(), result);
@@ -720,6 +729,7 @@ Verdict Recording::carried(Frame frame, const Event& event, PyObject** result) {
     if (follow_met(frame, event, result))
         return *result != nullptr ? Verdict::handled : Verdict::raise;
     recorder_->clear_failure();
+    const std::size_t calls = recorder_->log().size();
     const bool stand_ins = takes_stand_ins(event), breaks = stand_ins || is_repeatable(event);
     if (breaks) carrying_.push_back(frame);
     if (stand_ins) {
@@ -729,10 +739,10 @@ Verdict Recording::carried(Frame frame, const Event& event, PyObject** result) {
         *result = perform(event);
     }
     if (breaks) carrying_.pop_back();
-    return carried_out(event, result);
+    return carried_out(event, calls, result);
 }
 
-Verdict Recording::carried_out(const Event& event, PyObject** result) {
+Verdict Recording::carried_out(const Event& event, std::size_t calls, PyObject** result) {
     if (over_) {  // a break in Python code that the call led to
         return *result != nullptr ? finish_result(event, result) : Verdict::raise;
     }
@@ -748,6 +758,9 @@ Verdict Recording::carried_out(const Event& event, PyObject** result) {
     }
     PyErr_Clear();
     recorder_->clear_failure();
+    // `y.imag.mul_(3)` writes, and fails behind that: carried out again it would write twice.
+    if (recorder_->take_back_calls(calls)) throw Eagerly(reason);
+    if (refuses_a_change(reason)) throw Eagerly(reason);
     throw Puzzle(reason);
 }
 

@@ -285,8 +285,9 @@ class Recording final : public Observer {
     bool follow_met(Frame frame, const Event& event, PyObject** result);
     /// Carries the event out under the recorder; a failure of the recorder is a break.
     Verdict carried(Frame frame, const Event& event, PyObject** result);
-    /// The verdict on what an event carried out under the recorder has given, or raised.
-    Verdict carried_out(const Event& event, PyObject** result);
+    /// The verdict on what an event carried out under the recorder has given, or raised. `calls`:
+    /// of the log, before it.
+    Verdict carried_out(const Event& event, std::size_t calls, PyObject** result);
     /// Ends the segment, carries the event out for real, begins the next segment.
     Verdict break_at(Frame frame, const Event& event, const std::string& reason, PyObject** result);
     /// Ends the recording with `error` as the program's.

@@ -153,9 +153,10 @@ Verdict Recording::on_backward_of_level(const Event& event, PyObject** result) {
             throw Puzzle("a backward of another level");
     }
     recorder_->clear_failure();
+    const std::size_t calls = recorder_->log().size();
     const trace::OneThread here;
     *result = perform_unobserved(event);
-    return carried_out(event, result);
+    return carried_out(event, calls, result);
 }
 
 /// Whether a transform says what it differentiates by, which is a tensor of its own level.

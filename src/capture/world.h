@@ -32,6 +32,12 @@ class Handover : public Puzzle {
     using Puzzle::Puzzle;
 };
 
+/// An operation that has begun and failed, or whose error names what only eager's graph has: the
+/// recording ends with eager's tensors, and the operation is carried out on them.
+class Eagerly : public Puzzle {
+    using Puzzle::Puzzle;
+};
+
 /// An object from outside that does something when it goes may go in the operation.
 class Departure : public Puzzle {
   public:
