@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from . import _options, _triton
+from . import _options, _triton, _unseen_writes
 from ._reproduce import write_reproducer
 
 log = logging.getLogger("ingot")
@@ -39,6 +39,7 @@ class Stats:
     kernels: int = 0  # distinct kernels of all programs
     externs: int = 0  # operators of all programs that PyTorch carries out
     reasons: list[str] = field(default_factory=list)  # one line for each fallback
+    unseen_writes: int = 0  # parameters found changed although nothing had said so
     # Of own capture alone:
     recordings: int = 0  # calls that were recorded
     replays: int = 0  # calls served by a recording
@@ -60,6 +61,7 @@ def stats() -> Stats:
     with _lock:
         found = replace(_stats, reasons=list(_stats.reasons))
     found.triton_kernels, found.triton_refused = _triton.counts()
+    found.unseen_writes = _unseen_writes.count()
     extension = sys.modules.get("ingot._ingot")
     if extension is not None:
         captured = extension.capture_counters()
@@ -82,6 +84,7 @@ def reset() -> None:
     with _lock:
         vars(_stats).update(vars(Stats()))
     _triton.reset()
+    _unseen_writes.reset()
 
 
 def _say_once(line: str) -> None:

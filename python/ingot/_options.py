@@ -45,6 +45,10 @@ TABLE: tuple[Option, ...] = (
            "tell the profiler `perf` the names of compiled functions"),
     Option("freezing", bool, True, "INGOT_FREEZING",
            "fold and pack parameters; a changed parameter is folded and packed again"),
+    Option("weight_checks", str, "part", "INGOT_WEIGHT_CHECKS",
+           "how much of folded and packed parameters a call compares with what they were made "
+           "from: part (1 % of a call at most), all, none",
+           ("part", "all", "none")),
     Option("background", bool, True, "INGOT_BACKGROUND",
            "prepare the packing of large weights beside the calls; off: the second call waits"),
     Option("emulate_precision_casts", bool, True, "INGOT_EMULATE_PRECISION_CASTS",

@@ -1,11 +1,12 @@
 // The extension module `_ingot`: what crosses the border between Python and the C++ stages. The
 // whole list: Recorder, Program, Unsupported, InternalError, MissingCompiler, trim_memory,
-// wait_for_background, and capture/capture.h.
+// wait_for_background, unseen_writes.h, and capture/capture.h.
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/errors.h"
 #include "bindings/program_object.h"
 #include "bindings/recorder_object.h"
+#include "bindings/unseen_writes.h"
 #include "capture/backend.h"
 #include "capture/capture.h"
 
@@ -17,6 +18,8 @@ PYBIND11_MODULE(_ingot, module) {
         throw pybind11::error_already_set();
     ingot::bindings::add_recorder(module);
     ingot::capture::add_value_types(module);
+    ingot::bindings::add_unseen_writes(module);
+    module.attr("on_unseen_write")(pybind11::module_::import("ingot._unseen_writes").attr("told"));
     using pybind11::arg;
     pybind11::module_::import("os").attr("register_at_fork")(
         arg("before") = module.attr("_hold_background"),

@@ -26,6 +26,11 @@ struct Settings {
 
     explicit Settings(const pybind11::dict& values) {
         read(values, "freezing", compile.freezing);
+        std::string checks;
+        read(values, "weight_checks", checks);
+        using Checks = runtime::WeightChecks;
+        if (checks == "none") compile.weight_checks = Checks::None;
+        if (checks == "all") compile.weight_checks = Checks::All;
         read(values, "max_autotune", compile.max_autotune);
         read(values, "gpu_products", compile.gpu_products);
         read(values, "debug", compile.debug);

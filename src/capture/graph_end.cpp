@@ -148,6 +148,7 @@ void GraphEnd::compile(const RecordingContext& context, const Transcript& transc
         if (backwards_.any()) settings.compile.memory_budget = settings.memory_budget;
         segment_.program = SegmentProgram::compile(recorder_, examples_, promises_, outputs_,
                                                    settings, *context.arena_of_steps);
+        if (segment_.program) segment_.program->name_inputs(names_);
         return;
     } catch (const NotSupported& e) {
         if (observer != nullptr) {
@@ -263,6 +264,8 @@ void GraphEnd::assign_inputs(bool for_backend) {
         }
         examples_.push_back(real);
         promises_.push_back(promise);
+        const bool outside = known != nullptr && known->tensor >= 0;
+        names_.push_back(outside ? segment_.guards.path(known->place) : std::string());
     }
 }
 
@@ -281,6 +284,7 @@ void GraphEnd::order_inputs() {
     permute(segment_.inputs, order);
     permute(examples_, order);
     permute(promises_, order);
+    permute(names_, order);
 }
 
 }  // namespace ingot::capture

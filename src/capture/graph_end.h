@@ -73,8 +73,9 @@ class GraphEnd {
     Histories& histories_;
     std::unordered_map<c10::TensorImpl*, std::size_t> index_;
     std::vector<at::Tensor> outputs_, examples_, promises_;
-    std::string reason_;  // why the program is not compiled
-    bool bug_ = false;    // it should have been
+    std::vector<std::string> names_;  // of the examples, for people
+    std::string reason_;              // why the program is not compiled
+    bool bug_ = false;                // it should have been
 };
 
 }  // namespace ingot::capture

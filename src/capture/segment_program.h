@@ -54,6 +54,10 @@ class SegmentProgram {
                                                   std::span<const at::Tensor> promises,
                                                   std::span<const at::Tensor> outputs);
 
+    /// What messages call its inputs, in order; empty texts: nothing in particular.
+    void name_inputs(std::span<const std::string> names) {
+        if (plain_) plain_->name_inputs(names);
+    }
     /// Results whose history was freed while recording, by result: the name of their node.
     void set_spent(std::vector<std::string> names);
     /// Runs it. OtherInputs also when other inputs need a gradient than while recording, if that

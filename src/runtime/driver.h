@@ -23,8 +23,13 @@
 
 namespace ingot::runtime {
 
+/// How much of the inputs of frozen values is compared at each call with what they were made from
+/// (fingerprint.h), where nothing says that they have changed.
+enum class WeightChecks : std::uint8_t { None, Part, All };
+
 struct CompileOptions {
-    bool freezing = true;        // keep values that depend on frozen inputs alone between calls
+    bool freezing = true;  // keep values that depend on frozen inputs alone between calls
+    WeightChecks weight_checks = WeightChecks::Part;
     bool pack_matmuls = true;    // bring frozen right sides into panels; false: for the first calls
     bool max_autotune = false;   // on GPUs: take the forms of kernels that measuring has found
     double tuning_seconds = 10;  // that measuring may take, see tune()

@@ -391,7 +391,8 @@ std::shared_ptr<FrozenState> Instance::reusable_state(Context& context) const {
 }
 
 bool Instance::freeze(Context& context, std::span<const InputState> states, const Threads& threads,
-                      const std::function<std::shared_ptr<const void>(std::size_t)>& pin) const {
+                      const std::function<std::shared_ptr<const void>(std::size_t)>& pin,
+                      const FrozenCheck& check) const {
     if (frozen_steps_.empty()) return false;
     const auto current = [&](const FrozenState* state) {
         return state != nullptr && std::ranges::equal(state->keys, states);
@@ -417,6 +418,15 @@ bool Instance::freeze(Context& context, std::span<const InputState> states, cons
     state->keys.assign(states.begin(), states.end());
     state->pins.clear();
     for (std::size_t i = 0; i < states.size(); ++i) state->pins.push_back(pin(i));
+    state->fingerprint.reset();
+    state->unchanged_at.store(check.event);
+    // Before the values are made: who writes meanwhile is found.
+    if (check.fingerprint && !gpu_) {
+        std::vector<Layout> layouts;
+        for (std::int32_t i : frozen_inputs_) layouts.push_back(inputs_[i]);
+        state->fingerprint =
+            std::make_unique<const Fingerprint>(layouts, frozen_data(context), threads);
+    }
     for (std::size_t i = 0; i < frozen_buffers_.size(); ++i)
         context.patch(frozen_buffers_[i], state->pointers[i]);
     context.error_ = kNoError;
@@ -439,6 +449,25 @@ bool Instance::freeze(Context& context, std::span<const InputState> states, cons
     std::lock_guard lock(program_->frozen_mutex_);
     program_->frozen_ = std::move(state);
     return true;
+}
+
+std::vector<const void*> Instance::frozen_data(const Context& context) const {
+    std::vector<const void*> data;
+    for (std::int32_t i : frozen_inputs_) data.push_back(context.table_[input_buffers_[i]]);
+    return data;
+}
+
+std::vector<std::size_t> Instance::changed_unseen(const Context& context, const Threads& threads,
+                                                  const FrozenCheck& check) const {
+    const FrozenState* state = context.frozen_.get();
+    if (state == nullptr || !state->fingerprint) return {};
+    using Extent = Fingerprint::Extent;
+    const bool all = check.always || state->unchanged_at.load() != check.event;
+    if (!all && !state->fingerprint->is_due(threads)) return {};
+    std::vector<std::size_t> changed = state->fingerprint->changed(
+        frozen_data(context), all ? Extent::All : Extent::Part, threads);
+    if (all && changed.empty()) state->unchanged_at.store(check.event);
+    return changed;
 }
 
 void Instance::allocate_frozen(FrozenState& state) const {

@@ -21,6 +21,7 @@
 #include "runtime/arena_pieces.h"
 #include "runtime/cuda/driver_api.h"
 #include "runtime/cuda/recorded_work.h"
+#include "runtime/fingerprint.h"
 #include "runtime/host.h"
 #include "runtime/memory.h"
 #include "schedule/plan.h"
@@ -62,11 +63,13 @@ struct OutputSlot {
 };
 
 /// Identity and contents' version of a frozen input at one call. `storage` and `data` may be
-/// compared only while what `pin` returned is alive.
+/// compared only while what `pin` returned is alive. `event`: the last one that may have written
+/// the input without a version's knowing.
 struct InputState {
     const void* storage = nullptr;
     const void* data = nullptr;
     std::uint64_t version = 0;
+    std::uint64_t event = 0;
     friend bool operator==(const InputState&, const InputState&) = default;
 };
 
@@ -78,6 +81,16 @@ struct FrozenState {
     std::vector<DeviceMemory> device_blocks;  // instead, on a GPU
     std::vector<std::shared_ptr<void>> owners;
     std::vector<void*> pointers;  // by position in Instance's list of frozen buffers
+    std::unique_ptr<const Fingerprint> fingerprint;  // of the inputs; or null
+    // The event up to which no input has changed.
+    mutable std::atomic<std::uint64_t> unchanged_at{0};
+};
+
+/// How a call makes sure that frozen values are those of the inputs beyond their states.
+struct FrozenCheck {
+    bool fingerprint = false;  // take one of the inputs when they are made
+    bool always = false;       // compare all of it at every call
+    std::uint64_t event = 0;   // grows when something may have written unseen: compare all of it
 };
 
 /// Where the elements of one of a plan's buffers lie, with these values of its symbols.
@@ -243,7 +256,13 @@ class Instance {
     /// frozen_inputs()) are the ones they were made from, else made anew from the context's inputs.
     /// `pin(i)` keeps the storage of frozen input i from being reused by another. True: made anew.
     bool freeze(Context& context, std::span<const InputState> states, const Threads& threads,
-                const std::function<std::shared_ptr<const void>(std::size_t)>& pin) const;
+                const std::function<std::shared_ptr<const void>(std::size_t)>& pin,
+                const FrozenCheck& check = {}) const;
+    /// After freeze() has made nothing: which frozen inputs (positions in frozen_inputs()) are no
+    /// longer those that the context's frozen values were made from, as far as it looks: at a part
+    /// of them, at all of them where `check` wants it.
+    std::vector<std::size_t> changed_unseen(const Context& context, const Threads& threads,
+                                            const FrozenCheck& check) const;
     /// Frees the frozen values; the next call makes them again.
     void drop_frozen() const;
 
@@ -316,6 +335,8 @@ class Instance {
     void add_gpu_launch(const LaunchCode& code, LaunchStep step, const Symbols& by_kernel,
                         std::vector<StepRef>& into);
     void allocate_frozen(FrozenState& state) const;
+    /// Where the frozen inputs lie.
+    std::vector<const void*> frozen_data(const Context& context) const;
     std::shared_ptr<FrozenState> reusable_state(Context& context) const;
     void forget_frozen() const;
     void launch(const LaunchStep& step, Context& context, void* stream) const;

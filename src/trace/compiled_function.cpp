@@ -82,8 +82,10 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
     }
     from_caller_.assign(input_promises_.size(), -1);
     add_slots(examples, promises);
-    for (const Input& in : graph_.inputs())
+    for (const Input& in : graph_.inputs()) {
         reading_.push_back(in.frozen ? Reading::InPlace : Reading::Copied);
+        names_.push_back(in.name);
+    }
     prepare_graph(examples);
     find_symbols();
     prepare_graphs(examples);

@@ -86,6 +86,8 @@ class CompiledFunction {
     /// The memory of the first `count` results goes back to the system when the caller frees them,
     /// not into the pool that further results are made of. Before the first call.
     void return_results(std::size_t count);
+    /// What messages call the caller's inputs, in order; empty: what the recording calls them.
+    void name_inputs(std::span<const std::string> names);
     /// Its CUDA graphs work in `memory`, by turns with those of other functions. Before the first
     /// call.
     void share_graph_memory(std::shared_ptr<GraphMemory> memory);
@@ -283,6 +285,7 @@ class CompiledFunction {
     std::vector<std::int64_t> offsets_;       // likewise
     std::vector<Reading> reading_;            // by graph input
     std::vector<bool> copied_out_;            // by graph output: of a graph's calls
+    std::vector<std::string> names_;          // by graph input: see name_inputs
     std::vector<bool> returned_;              // by graph output: see return_results; empty: none
     std::vector<at::Tensor> input_promises_;  // by graph input
     std::vector<at::Tensor> output_promises_;

@@ -24,6 +24,7 @@
 #include "trace/extern_host.h"
 #include "trace/graph_memory.h"
 #include "trace/output_tensor.h"
+#include "trace/silent_changes.h"
 #include "trace/symbol_values.h"
 #include "trace/tensors.h"
 #include "trace/torch_compat.h"
@@ -549,6 +550,7 @@ CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs
         return CallStatus::OtherInputs;
     for (std::size_t i = 0; i < inputs.size(); ++i)
         if (inputs[i]->requires_grad() != (requires_grad_[i] != 0)) return CallStatus::OtherInputs;
+    note_possible_writes();
     auto node = make_node<Node>();
     if (random_) node->random = random_state(device_);
     for (c10::TensorImpl* impl : inputs) node->inputs.push_back(borrow(impl));

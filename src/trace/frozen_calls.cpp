@@ -6,6 +6,12 @@
 // lie. The second call that finds them as they were has the packed form compiled, and memory
 // cleared for it, in the background; the first call after that packs and goes over. Nothing but
 // calls reads a tensor. A parameter that changes at every call is not kept frozen.
+//
+// That a parameter is what it was, its version and what was noted beside it say
+// (silent_changes.h). On processors fingerprints check it: a part at each call, everything after
+// something that may have written unseen. What they find is noted as a write, said, and packed
+// again before the call computes anything. On GPUs a graph of the program's own that was replayed,
+// and for tensors that need a gradient an optimizer's step or a backward, count as a change.
 #include <ATen/Context.h>
 #include <c10/util/SmallVector.h>
 
@@ -14,7 +20,9 @@
 #include "passes/facts.h"
 #include "trace/compiled_call.h"
 #include "trace/compiled_function.h"
+#include "trace/frozen_checks.h"
 #include "trace/silent_changes.h"
+#include "trace/watched_operators.h"
 
 namespace ingot::trace {
 namespace {
@@ -32,11 +40,17 @@ InputState state_of(const c10::TensorImpl& t) {
     static std::atomic<std::uint64_t> unique{std::uint64_t{1} << 63};
     const auto& version = t.version_counter();
     const std::optional<std::uint64_t> silent = silent_changes(t);
+    std::uint64_t event = 0;
+    if (t.device_type() == c10::kCUDA)
+        event = t.requires_grad() ? possible_writes() : graph_replays();
     return {t.unsafe_storage().unsafeGetStorageImpl(), data_of(t, false),
             version.enabled() && silent
                 ? version.current_version() + (*silent << 32 & ~(std::uint64_t{1} << 63))
-                : unique.fetch_add(1)};
+                : unique.fetch_add(1),
+            event};
 }
+
+using States = c10::SmallVector<InputState, 16>;
 
 }  // namespace
 
@@ -99,17 +113,49 @@ bool CompiledFunction::pack_now(std::unique_lock<std::mutex> lock) {
     }
 }
 
+void CompiledFunction::name_inputs(std::span<const std::string> names) {
+    for (std::size_t g = 0; g < from_caller_.size(); ++g)
+        if (const std::int32_t i = from_caller_[g]; i >= 0 && !names[i].empty())
+            names_[g] = names[i];
+}
+
 void CompiledFunction::freeze(CallFrame& frame) {
     const runtime::Instance& instance = *frame.sized->instance;
     const auto list = instance.frozen_inputs();
-    c10::SmallVector<InputState, 16> states;
-    for (std::int32_t g : list) states.push_back(state_of(*graph_input(frame.inputs, g)));
+    const auto input = [&](std::size_t i) -> const c10::TensorImpl& {
+        return *graph_input(frame.inputs, list[i]);
+    };
+    watch_operators();
+    using Checks = runtime::WeightChecks;
+    const Checks checks = options_.weight_checks;
+    // The event before the states: what comes between is looked for at the next call.
+    const runtime::FrozenCheck check{checks != Checks::None, checks == Checks::All,
+                                     possible_writes()};
+    States states;
+    const auto read_states = [&] {
+        states.clear();
+        for (std::size_t i = 0; i < list.size(); ++i) states.push_back(state_of(input(i)));
+    };
     const auto pin = [&](std::size_t i) -> std::shared_ptr<const void> {
         using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
-        const c10::TensorImpl& t = *graph_input(frame.inputs, list[i]);
-        return std::make_shared<Weak>(t.unsafe_storage().getWeakStorageImpl());
+        return std::make_shared<Weak>(input(i).unsafe_storage().getWeakStorageImpl());
     };
-    if (instance.freeze(*frame.context, states, threads_, pin)) {
+    read_states();
+    bool made = instance.freeze(*frame.context, states, threads_, pin, check);
+    if (!made && checks != Checks::None) {
+        const std::vector<std::size_t> changed =
+            instance.changed_unseen(*frame.context, threads_, check);
+        // Another function that has packed the same parameter hears of it, too.
+        for (std::size_t i : changed) {
+            note_write(input(i).unsafe_storage());
+            report_unseen_write(names_[list[i]]);
+        }
+        if (!changed.empty()) {
+            read_states();
+            made = instance.freeze(*frame.context, states, threads_, pin, check);
+        }
+    }
+    if (made) {
         freezes_.fetch_add(1, std::memory_order_relaxed);
         note_change(frame, states);
     } else if (changes_in_a_row_.load(std::memory_order_relaxed) != 0) {
