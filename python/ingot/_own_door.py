@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -185,6 +186,11 @@ def mark_known() -> None:
     checkpoint = sys.modules.get("torch.utils.checkpoint")
     if checkpoint is not None:
         _ingot.capture_mark(checkpoint.checkpoint, "checkpoint")
+    # Collectives with gradients refuse to be compiled, and are breaks anyway.
+    collectives = sys.modules.get("torch.distributed.nn.functional")
+    for name, one in vars(collectives).items() if collectives is not None else ():
+        if inspect.isfunction(one) and one.__module__ == collectives.__name__ and name[0] != "_":
+            _ingot.capture_mark(one, "disable")
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None and hasattr(dynamo, "graph_break"):
         _ingot.capture_mark(dynamo.graph_break, "break")

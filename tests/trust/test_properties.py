@@ -402,9 +402,11 @@ def test_tensors_of_other_kinds(kind: str) -> None:
             assert torch.equal(expected.dequantize(), found.dequantize())
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_collectives_are_over_when_they_are_read(tmp_path: Path) -> None:
     import torch.distributed as dist
     import torch.distributed._functional_collectives as fc
+    import torch.distributed.nn.functional as with_gradients
 
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     group = dist.group.WORLD
@@ -414,6 +416,7 @@ def test_collectives_are_over_when_they_are_read(tmp_path: Path) -> None:
         lambda x: fc.all_gather_tensor(x * 2, 0, group) + 1,
         lambda x: fc.reduce_scatter_tensor(x * 2, "sum", 0, group) + 1,
         lambda x: fc.wait_tensor(fc.all_reduce(x * 2, "sum", group)) + 1,
+        lambda x: with_gradients.all_reduce(x * 2).sin(),
     )
     try:
         for function in functions:
