@@ -1,7 +1,9 @@
 """No call ever reads a weight as it was before something wrote it."""
 
 import contextlib
+import ctypes
 import gc
+import random
 import warnings
 
 import pytest
@@ -203,3 +205,50 @@ def test_a_capsule_lets_the_memory_go():
     del t
     assert isinstance(_ingot.unseen_changes(p), int)
     del p
+
+
+OUT, IN, H, W = 8, 3, 3, 3
+LAYOUTS = {
+    "dense": lambda: torch.rand(OUT, IN, H, W),
+    "channels_last": lambda: torch.rand(OUT, IN, H, W).to(memory_format=torch.channels_last),
+    "every_second": lambda: torch.rand(2 * OUT, IN, H, W)[::2],
+    "some_channels": lambda: torch.rand(OUT, IN + 2, H, W)[:, 1 : IN + 1],
+    "apart": lambda: torch.rand(OUT, IN, H, 2 * W)[..., ::2],
+    "turned": lambda: torch.rand(W, H, IN, OUT).permute(3, 2, 1, 0),
+    "expanded": lambda: torch.rand(OUT, 1, H, W).expand(OUT, IN, H, W),
+    "twice_expanded": lambda: torch.rand(OUT, IN, 1, 1).expand(OUT, IN, H, W),
+    "behind_another": lambda: torch.rand(2, OUT, IN, H, W)[1],
+}
+
+
+def _flip_sign(tensor, index):
+    """Of one element, at its address."""
+    element = sum(i * s for i, s in zip(index, tensor.stride(), strict=True))
+    address = tensor.data_ptr() + tensor.element_size() * (element + 1) - 1
+    ctypes.c_uint8.from_address(address).value ^= 0x80
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_element_of_any_layout_is_compared(layout):
+    # In fp64 a sign is the highest bit of a word.
+    torch.set_default_dtype(torch.float64 if layout in ("dense", "apart") else torch.float32)
+    weight, x, scale = LAYOUTS[layout](), torch.rand(2, IN, 6, 6), torch.rand(OUT, 1, 1)
+    torch.set_default_dtype(torch.float32)
+
+    def function(x):
+        return torch.nn.functional.conv2d(x, weight) * scale
+
+    compiled = ingot.compile(function, options={"weight_checks": "all"})
+    unchecked = ingot.compile(function, options={"weight_checks": "none"})
+    pick = random.Random(layout)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for _ in range(2):
+            compiled(x)
+            unchecked(x)
+        for turn in range(4):
+            _flip_sign(weight, [pick.randrange(n) for n in weight.shape])
+            if turn == 0:
+                assert not torch.allclose(unchecked(x), function(x), rtol=1e-5, atol=1e-7)
+            for _ in range(2):
+                torch.testing.assert_close(compiled(x), function(x), rtol=1e-4, atol=1e-4)
