@@ -16,6 +16,7 @@
 #include "capture/resumption.h"
 #include "capture/transcript.h"
 #include "capture/violations.h"
+#include "trace/view_history.h"
 
 namespace ingot::capture {
 namespace {
@@ -215,8 +216,10 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
 void Recording::fill_all(const Transcript& transcript, const std::vector<at::Tensor>& live,
                          Frames frames) const {
     std::vector<at::Tensor> freed;
-    for (const at::Tensor& t : live)
+    for (const at::Tensor& t : live) {
+        if (backwards_.any()) trace::settle_history(t);
         if (!backwards_.spent(t).empty()) freed.push_back(t);
+    }
     try {
         transcript.fill_all(live);
     } catch (const PutOff& e) {

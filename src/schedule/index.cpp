@@ -185,34 +185,43 @@ std::vector<Source> updated_diagonal(const Graph& g, const Node& n, const Sizes&
     return found;
 }
 
-// Inverts the strided map digit by digit; possible when each stride exceeds the span of the smaller
-// ones.
+// The dims of more than one place, from the longest stride to the shortest, where each is longer
+// than the span of those behind it: then no two places are the same. Nothing where that is not
+// known for all values of the symbols.
+std::optional<std::vector<std::size_t>> nested_dims(const Sizes& strides, const Sizes& box,
+                                                    Expr& span) {
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < box.size(); ++i) {
+        if (box[i].is(1)) continue;
+        auto at = order.begin();
+        for (; at != order.end(); ++at) {
+            const auto longer = known_lt(strides[*at], strides[i]);
+            if (longer == true) break;
+            if (longer != false) return std::nullopt;
+        }
+        order.insert(at, i);
+    }
+    span = 0;
+    for (std::size_t k = order.size(); k-- > 0;) {
+        if (known_lt(span, strides[order[k]]) != true) return std::nullopt;
+        span += (box[order[k]] - Expr(1)) * strides[order[k]];
+    }
+    return order;
+}
+
+// Inverts the strided map digit by digit.
 std::optional<std::vector<Source>> updated_strided(const Graph& g, const Node& n,
                                                    const Sizes& index) {
     const Sizes& strides = n.attrs.get<Sizes>("strides");
     const Sizes& box = g.type(n.operands[1]).sizes;
-    std::vector<std::size_t> order(box.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    for (const Expr& s : strides)
-        if (!s.is_constant() || s.constant() <= 0) return std::nullopt;
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-        return strides[a].constant() > strides[b].constant();
-    });
-    Expr span = 0;
-    for (std::size_t k = order.size(); k-- > 0;) {
-        if (box[order[k]].is(1)) continue;
-        if (known_lt(span, strides[order[k]]) != true) return std::nullopt;
-        span += (box[order[k]] - Expr(1)) * strides[order[k]];
-    }
+    Expr span;
+    const auto order = nested_dims(strides, box, span);
+    if (!order) return std::nullopt;
     Expr rest = flatten(index, g.type(n.operands[0]).sizes) - n.attrs.get<Expr>("offset");
-    Source inside{1, Sizes(box.size()), {}};
+    Source inside{1, Sizes(box.size(), Expr(0)), {}};
     bool possible = require(inside, rest, 0, span + Expr(1));
-    for (std::size_t k = 0; k < order.size() && possible; ++k) {
-        std::size_t i = order[k];
-        if (box[i].is(1)) {
-            inside.index[i] = 0;
-            continue;
-        }
+    for (std::size_t k = 0; k < order->size() && possible; ++k) {
+        const std::size_t i = (*order)[k];
         inside.index[i] = floor_div(rest, strides[i]);
         rest = mod(rest, strides[i]);
         possible = require(inside, inside.index[i], 0, box[i]);

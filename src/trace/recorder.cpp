@@ -2,6 +2,7 @@
 #include "trace/recorder.h"
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -442,8 +443,10 @@ at::Tensor Recorder::add_input(const at::Tensor& real, bool frozen, std::string 
 }
 // Autocast keeps the casts of parameters until its outermost context ends: one that eager made
 // would be a constant of the recording, one that is recorded here would be taken by eager.
-Recorder::Scope::Scope(Recorder& recorder) {
+Recorder::Scope::Scope(Recorder& recorder)
+    : replayed_views_(c10::AutogradState::get_tls_state().get_view_replay_enabled()) {
     at::autocast::clear_cache();
+    c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
     push_mode(*recorder.state_);
     const auto& device = recorder.state_->device;
     const bool gpu = device && device->is_cuda(), gradients = c10::GradMode::is_enabled();
@@ -462,6 +465,7 @@ c10::SymInt Recorder::add_number(std::int64_t example, const SymbolicSize& symbo
 }
 Recorder::Scope::~Scope() {
     pop_mode();
+    c10::AutogradState::get_tls_state().set_view_replay_enabled(replayed_views_);
     at::autocast::clear_cache();
 }
 void Recorder::Scope::take_composites_apart() {

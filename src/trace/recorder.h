@@ -184,7 +184,10 @@ class Recorder {
     /// The symbolic sizes of this recording.
     std::shared_ptr<SymbolicSizes> symbols() const;
 
-    /// Records on this thread from construction to destruction. Scopes nest.
+    /// Records on this thread from construction to destruction. Scopes nest. Autograd keeps how
+    /// each view is made meanwhile, and makes it again where a backward needs it, instead of a
+    /// strided window of the base: `y[:, :2] = 0` gives `update` of a slice there, with symbolic
+    /// sizes too.
     class Scope {
       public:
         /// With symbolic sizes declared before, products over them stay symbolic (see composite.h);
@@ -198,6 +201,7 @@ class Recorder {
         void take_composites_apart();
 
       private:
+        bool replayed_views_;
         std::unique_ptr<OwnComposites> composites_;
         std::optional<at::AutoDispatchBelowADInplaceOrView> below_autograd_;
     };

@@ -271,6 +271,15 @@ c10::List<std::optional<at::Tensor>> index_list(In in, std::size_t first, const 
     return list;
 }
 
+/// Where loops cannot tell which place of `b`, if any, an element is written from.
+VendorFunction update_strided(const Attrs& a) {
+    return plain([strides = sizes_attr(a, "strides"), offset = size_attr(a, "offset")](In in) {
+        at::Tensor result = at::empty(in[0].sizes(), in[0].options()).copy_(in[0]);
+        result.as_strided(in[1].sizes(), strides, offset).copy_(in[1]);
+        return result;
+    });
+}
+
 /// ATen puts the index dims first if the indexed dims are not adjacent; the prim always puts them
 /// where the first one stood.
 at::Tensor move_index_dims(const at::Tensor& value, const Ints& dims, std::int64_t index_rank,
@@ -499,6 +508,9 @@ VendorFunction vendor_function(Prim prim, const Attrs& attrs, c10::Device device
             break;
         case PrimKind::Indexing:
             f = indexing(prim, attrs);
+            break;
+        case PrimKind::Movement:
+            if (prim == Prim::UpdateStrided) f = update_strided(attrs);
             break;
         case PrimKind::Sorting:
             f = sorting(prim, attrs);

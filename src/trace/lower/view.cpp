@@ -1,6 +1,7 @@
 // View operators: metadata as eager computes them, contents as movement prims on the same storage.
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <numeric>
 
@@ -485,6 +486,19 @@ void lower_neg_view(Call& call) {
     v.give();
 }
 
+/// Autograd has kept how the tensor was made, which is not how it is made from here on: it is to go
+/// by its strides, as eager does. Views that are another type, or conjugates, are not made by
+/// strides; there it keeps to the old way in eager, too.
+void forget_how_made(const at::Tensor& self) {
+    auto* const meta = torch::autograd::impl::get_view_autograd_meta(self);
+    if (meta == nullptr || !meta->has_bw_view()) return;
+    const torch::autograd::ViewInfo& info = meta->get_backward_view();
+    if (!info.has_view_fn() || info.base_.scalar_type() != self.scalar_type() ||
+        info.base_.is_conj() != self.is_conj() || info.base_.is_neg() != self.is_neg())
+        return;
+    const_cast<torch::autograd::ViewInfo&>(info).view_fn_ = nullptr;
+}
+
 /// transpose_ and its like: the tensor itself becomes the view.
 template <void (*make)(Call&)>
 void in_place(Call& call) {
@@ -497,6 +511,7 @@ void in_place(Call& call) {
         throw NotSupported("an input's sizes change in place");
     p.become(q.cell(), q.view(), q.sym_sizes().vec(), q.sym_strides().vec(),
              q.sym_storage_offset());
+    forget_how_made(self);
     call.results().clear();
     call.give(self);
 }
