@@ -29,6 +29,18 @@ bool interrupted() {
     return PyErr_CheckSignals() != 0;
 }
 
+void raise_if_final(const trace::Failure& failure) {
+    if (!failure.raised) return;
+    try {
+        std::rethrow_exception(failure.raised);
+    } catch (python_error& e) {
+        if (PyErr_GivenExceptionMatches(e.type, PyExc_Exception) == 0) throw;
+    } catch (const pybind11::error_already_set& e) {
+        if (!e.matches(PyExc_Exception)) throw;
+    } catch (...) {  // eager says it
+    }
+}
+
 bool translate_ingot_error() {
     try {
         throw;

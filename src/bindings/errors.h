@@ -6,6 +6,7 @@
 
 #include "ir/error.h"
 #include "runtime/driver.h"
+#include "trace/compiled_function.h"
 
 namespace ingot::bindings {
 
@@ -38,6 +39,10 @@ PyObject* with_python_errors(F&& f) {
     }
     END_HANDLE_TH_ERRORS
 }
+
+/// Throws what the program's own code has raised where eager is not to run it again: what is no
+/// `Exception`, such as KeyboardInterrupt. Needs Python's lock.
+void raise_if_final(const trace::Failure& failure);
 
 /// The exception being handled as a Python error that is thrown on.
 [[noreturn]] inline void raise_in_python() {

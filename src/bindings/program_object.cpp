@@ -117,6 +117,10 @@ PyObject* run(ProgramObject* self, PyObject* const* arguments, std::size_t flags
                      : self->function->call(inputs, results.tensors, numbers, &results.numbers);
     }
     if (status == trace::CallStatus::Done) return wrap(results, self->signature.number_results);
+    if (status == trace::CallStatus::KernelFailure)
+        if (const auto failure =
+                self->training ? self->training->take_failure() : self->function->take_failure())
+            raise_if_final(*failure);
     if (self->fallback != nullptr)
         return PyObject_Vectorcall(self->fallback, arguments, flags, nullptr);
     if (status == trace::CallStatus::KernelFailure && self->function) {

@@ -15,6 +15,7 @@
 #include "capture/objects.h"
 #include "capture/violations.h"
 #include "trace/tensors.h"
+#include "trace/view_history.h"
 
 namespace ingot::capture {
 namespace {
@@ -99,11 +100,16 @@ bool GraphEnd::run(const RecordingContext& context, const Transcript& transcript
         const Quiet quiet;
         WithoutLock unlocked;
         if (segment_.program->is_compiled())
-            status = segment_.program->try_call(inputs, results, numbers);
+            status = segment_.program->call(inputs, results, numbers);
         else
             results = segment_.program->settled(transcript.run(outputs_));
     }
     const bool fails = status == trace::CallStatus::KernelFailure;
+    if (const auto failure = fails ? segment_.program->take_failure() : std::nullopt) {
+        bindings::raise_if_final(*failure);
+        if (failure->kind == trace::Failure::Kind::Defect)
+            throw NotSupported(failure->what);  // it would be at each call
+    }
     if (fails && !may_fail)
         throw NotSupported("an operator fails");  // in eager, too, which says it in its own words
     if (!fails && status != trace::CallStatus::Done) throw NotSupported("inputs overlap");
@@ -132,7 +138,10 @@ bool GraphEnd::run(const RecordingContext& context, const Transcript& transcript
 
 std::vector<std::string> GraphEnd::take_spent() {
     std::vector<std::string> names;
-    for (const at::Tensor& t : outputs_) names.push_back(backwards_.spent(t));
+    for (const at::Tensor& t : outputs_) {
+        if (backwards_.any()) trace::settle_history(t);
+        names.push_back(backwards_.spent(t));
+    }
     for (std::size_t i = 0; i < names.size(); ++i)
         if (!names[i].empty()) autograd_meta_of(*outputs_[i].unsafeGetTensorImpl()).reset();
     return names;

@@ -52,17 +52,23 @@ ReplayStatus compute(const Segment& segment, const Values& values,
     }
     trace::CallStatus status = trace::CallStatus::Done;
     if (segment.program->is_short()) {
-        status = segment.program->try_call(inputs, outputs, numbers);
+        status = segment.program->call(inputs, outputs, numbers);
     } else {
         // Other threads may replace parameters meanwhile.
         c10::SmallVector<at::Tensor, 32> held;
         for (c10::TensorImpl* impl : inputs) held.push_back(trace::borrow(impl));
         const std::shared_ptr<SegmentProgram> program = segment.program;
         WithoutLock unlocked;
-        status = program->try_call(inputs, outputs, numbers);
+        status = program->call(inputs, outputs, numbers);
         held.clear();
     }
     if (status == trace::CallStatus::OtherInputs) return ReplayStatus::NoMatch;
+    if (status == trace::CallStatus::KernelFailure)
+        if (const auto failure = segment.program->take_failure()) {
+            bindings::raise_if_final(*failure);
+            if (failure->kind != trace::Failure::Kind::Raised)
+                ++state().reasons["a program failed while it ran: " + failure->what];
+        }
     return status == trace::CallStatus::Done ? ReplayStatus::Done : ReplayStatus::Eager;
 }
 

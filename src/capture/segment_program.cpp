@@ -265,15 +265,9 @@ trace::CallStatus SegmentProgram::call(std::span<c10::TensorImpl* const> inputs,
     return status;
 }
 
-trace::CallStatus SegmentProgram::try_call(std::span<c10::TensorImpl* const> inputs,
-                                           std::vector<at::Tensor>& outputs,
-                                           std::span<const std::int64_t> numbers) {
-    if (!plain_ && !joint_) return call(inputs, outputs, numbers);
-    try {
-        return call(inputs, outputs, numbers);
-    } catch (const c10::Error&) {
-        return trace::CallStatus::KernelFailure;
-    }
+std::optional<trace::Failure> SegmentProgram::take_failure() {
+    if (joint_) return joint_->take_failure();
+    return plain_ ? plain_->take_failure() : std::nullopt;
 }
 
 }  // namespace ingot::capture

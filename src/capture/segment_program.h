@@ -61,16 +61,15 @@ class SegmentProgram {
     /// Results whose history was freed while recording, by result: the name of their node.
     void set_spent(std::vector<std::string> names);
     /// Runs it. OtherInputs also when other inputs need a gradient than while recording, if that
-    /// makes a difference.
+    /// makes a difference. An operator of a compiled program that raises is a KernelFailure: inputs
+    /// are unchanged, and eager raises in its own words if it is asked. A GPU's late errors are
+    /// thrown.
     /// `numbers`: of the integers among its inputs; for a backend's program of all symbols.
     trace::CallStatus call(std::span<c10::TensorImpl* const> inputs,
                            std::vector<at::Tensor>& outputs,
                            std::span<const std::int64_t> numbers = {});
-    /// The same, but an operator of a compiled program that raises is a KernelFailure: inputs are
-    /// unchanged, and eager raises in its own words if it is asked. A GPU's late errors are thrown.
-    trace::CallStatus try_call(std::span<c10::TensorImpl* const> inputs,
-                               std::vector<at::Tensor>& outputs,
-                               std::span<const std::int64_t> numbers = {});
+    /// Why the latest KernelFailure was none that the program's data decide; once.
+    std::optional<trace::Failure> take_failure();
     /// What eager has computed of the recording, as a call gives it.
     std::vector<at::Tensor> settled(std::vector<at::Tensor> outputs) const {
         settle(outputs);

@@ -473,8 +473,6 @@ void Instance::place_scratch() {
 
 // Inputs that are written before, or by, the last step that may fail.
 void Instance::find_spoiled(const Plan& plan) {
-    may_spoil_.assign(inputs_.size(), false);
-    std::size_t end = plan.steps.size();  // behind the last one that may fail
     const auto kernel_of = [&](const KernelStep& step) -> const Kernel& {
         return plan.kernels.at(step.kernel);
     };
@@ -483,20 +481,27 @@ void Instance::find_spoiled(const Plan& plan) {
         if (kernel == nullptr) return may_fail(std::get<ExternStep>(step));
         return checks_indices(kernel_of(*kernel)) || divides(kernel_of(*kernel));
     };
-    while (end > 0 && !fails(plan.steps[end - 1])) --end;
-    std::vector<bool> written(buffers_.size(), false);
-    for (std::size_t s = 0; s < end; ++s) {
-        if (const auto* step = std::get_if<KernelStep>(&plan.steps[s])) {
-            for_each_argument(kernel_of(*step), *step, [&](const KernelBuffer& k, std::int32_t b) {
-                if (k.written) written[root(b)] = true;
-            });
-        } else {
-            for (std::int32_t b : std::get<ExternStep>(plan.steps[s]).outputs)
-                written[root(b)] = true;
+    const auto calls = [](const auto& step) { return std::holds_alternative<ExternStep>(step); };
+    const auto written_before_last = [&](const auto& counts) {
+        std::size_t end = plan.steps.size();
+        while (end > 0 && !counts(plan.steps[end - 1])) --end;
+        std::vector<bool> written(buffers_.size(), false), inputs;
+        for (std::size_t s = 0; s < end; ++s) {
+            if (const auto* step = std::get_if<KernelStep>(&plan.steps[s])) {
+                for_each_argument(kernel_of(*step), *step,
+                                  [&](const KernelBuffer& k, std::int32_t b) {
+                                      if (k.written) written[root(b)] = true;
+                                  });
+            } else {
+                for (std::int32_t b : std::get<ExternStep>(plan.steps[s]).outputs)
+                    written[root(b)] = true;
+            }
         }
-    }
-    for (std::size_t i = 0; i < input_buffers_.size(); ++i)
-        may_spoil_[i] = written[root(input_buffers_[i])];
+        for (const std::int32_t b : input_buffers_) inputs.push_back(written[root(b)]);
+        return inputs;
+    };
+    may_spoil_ = written_before_last(fails);
+    written_early_ = written_before_last(calls);
 }
 
 void Instance::index_uses() {

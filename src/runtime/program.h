@@ -196,6 +196,8 @@ class Instance {
     /// Whether a kernel that checks indices, so that error() may be set, runs when graph input
     /// `input` has been written: it then needs a copy to go back to.
     bool may_spoil(std::size_t input) const { return may_spoil_[input]; }
+    /// Whether it is, or may be, written before the last call of a library, which may want memory.
+    bool is_written_early(std::size_t input) const { return written_early_[input]; }
     std::size_t launch_count() const { return launches_.size(); }
     std::size_t extern_count() const { return externs_.size(); }
     /// On a GPU: which of the extern calls are carried out without their library, once that is
@@ -378,9 +380,9 @@ class Instance {
     std::int64_t arena_bytes_ = 0, frozen_bytes_ = 0;
     std::int64_t gpu_scratch_bytes_ = 0;  // that all launches on a GPU share
     std::uint32_t max_extern_outputs_ = 0, parameter_count_ = 0;
-    std::vector<bool> may_spoil_;           // by graph input
-    std::shared_ptr<const cuda::Gpu> gpu_;  // null on the processor
-    const DeviceHost* device_ = nullptr;    // of the caller
+    std::vector<bool> may_spoil_, written_early_;  // by graph input
+    std::shared_ptr<const cuda::Gpu> gpu_;         // null on the processor
+    const DeviceHost* device_ = nullptr;           // of the caller
     std::unique_ptr<cuda::HostWord> gpu_error_;
     void* error_parameter_ = nullptr;  // the word's address, as kernels get it
     std::vector<DeviceMemory> constants_;

@@ -19,6 +19,8 @@
 #include "trace/one_thread.h"
 #include "trace/recorder_state.h"
 #include "trace/unread_failures.h"
+#include "trace/view_history.h"
+#include "trace/view_steps.h"
 
 namespace ingot::trace {
 
@@ -173,6 +175,7 @@ class JointRecorder {
             result.strides = view.strides;
             result.offset = view.offset;
             result.marks = view.marks;
+            result.steps = steps_between(state_.log, std::span(&base, 1), t);
         }
         for (std::size_t i = 0; i < asked; ++i) {
             OutputRecipe& r = recipes[i];
@@ -239,6 +242,7 @@ class JointRecorder {
                 out_.gradients.push_back({static_cast<std::int32_t>(i), {}, {}});
             }
         if (roots_.empty() || leaves.empty()) throw NotSupported("nothing needs a gradient");
+        for (const at::Tensor& root : roots_) settle_history(root);
         find_reach(leaves);
         find_turns(leaves);
         std::vector<at::Tensor> gradients;

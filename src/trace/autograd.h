@@ -33,7 +33,8 @@ struct JointRecording {
         Sizes sizes, strides;
         Expr offset;
         ResultMarks marks;
-        std::int32_t same_as = -1;  // the very tensor that is such a view
+        std::shared_ptr<const std::vector<ViewStep>> steps;  // as OutputRecipe's
+        std::int32_t same_as = -1;                           // the very tensor that is such a view
     };
     std::vector<Result> results;
     /// The last results, which nobody asked for: others are views of them.

@@ -25,6 +25,8 @@ namespace {
 using runtime::OutputMode;
 using runtime::OutputSlot;
 
+/// Written inputs of which a copy costs little.
+constexpr std::int64_t kSmall = 16 << 10;
 /// Calls that touch less memory than this keep Python's lock.
 constexpr std::int64_t kShortBytes = 64 << 10;
 /// Sets of sizes kept ready; each keeps arenas of its own.
@@ -37,6 +39,13 @@ c10::DispatchKeySet meaning_keys(const c10::TensorImpl& t) {
         c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
         c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView);
     return t.key_set() - kIgnored;
+}
+
+/// Whether it is a GPU's error of an earlier call, which nobody else will tell of.
+bool is_late(const std::exception& e) {
+    return dynamic_cast<const Error*>(&e) != nullptr &&
+           dynamic_cast<const InternalError*>(&e) == nullptr &&
+           dynamic_cast<const NotSupported*>(&e) == nullptr;
 }
 
 /// Whether the call depends on symbols beside its operands' sizes: arguments, or strides.
@@ -94,6 +103,7 @@ CompiledFunction::CompiledFunction(Recording recording, std::span<const at::Tens
     packs_later_ = should_pack_later();
     auto variant = compile(graph_, !packs_later_.load(), &report_, interrupted, events);
     find_what_matters(*variant->program);
+    if (!symbols_.empty()) make_ready(*variant, recording.hint);
     if (variant->fixed) {
         const runtime::Instance& instance = *variant->fixed->instance;
         std::int64_t touched = 0;
@@ -212,6 +222,7 @@ void CompiledFunction::find_what_matters(const runtime::Program& program) {
         look(r.sizes);
         look(r.strides);
         collect_symbols(r.offset, found);
+        if (r.steps) collect_symbols(*r.steps, found);
     }
     for (Expr symbol : symbols_)
         matters_.push_back(all_matter_ || std::ranges::find(found, symbol) != found.end());
@@ -266,13 +277,27 @@ std::shared_ptr<const CompiledFunction::Sized> CompiledFunction::sized(
         return v;
     };
     for (const Slot& s : slots_) made->inputs.push_back(view(s.sizes, s.strides, 0));
-    for (const OutputRecipe& r : recipes_)
+    for (const OutputRecipe& r : recipes_) {
         made->views.push_back(view(r.sizes, r.strides, r.offset));
+        made->views.back().steps = numbered(r.steps, value);
+    }
     for (Expr e : computed_) made->computed.push_back(number(e));
     Numbers wanted;
     for (Expr symbol : variant.program->symbols()) wanted.push_back(value(symbol));
     made->instance = variant.program->instance(externs_->at(value), wanted);
     return made;
+}
+
+/// The form for the example's sizes: what keeps the program from being carried out is met while it
+/// is made, not by a call.
+void CompiledFunction::make_ready(const Variant& variant,
+                                  const std::function<std::int64_t(Expr)>& hint) const {
+    if (!hint) return;
+    Numbers values;
+    for (Expr symbol : symbols_) values.push_back(hint(symbol));
+    auto made = sized(variant, values);
+    std::lock_guard lock(variant.mutex);
+    variant.recent.push_back(std::move(made));
 }
 
 std::shared_ptr<const CompiledFunction::Sized> CompiledFunction::find_sized(
@@ -382,13 +407,14 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
     CallFrame frame{inputs, variant, sized, instance.lease(arena), nullptr, {}, {}};
     frame.context = &**frame.lease;
     std::optional<DrawState> draws;
-    if (draws_ && device_.is_cpu()) draws = DrawState::now();
+    if (draws_) draws = DrawState::now(device_);
     const auto restore = [&] {
         if (draws) draws->restore();
         for (std::size_t i = 0; device_.is_cpu() && i < frame.saved.size(); ++i)
             if (frame.saved[i].defined())
                 borrow(graph_input(inputs, written_[i])).data().copy_(frame.saved[i]);
     };
+    Stage stage = Stage::Binding;
     try {
         std::optional<BelowAutograd> guard;
         if (instance.extern_count() != 0) guard.emplace();
@@ -402,27 +428,64 @@ CallStatus CompiledFunction::call(std::span<c10::TensorImpl* const> inputs,
             if (given != nullptr) {
                 frame.outputs.resize(instance.outputs().size());
                 GivenMemory memory(*this, frame, *given);
+                stage = Stage::Running;
                 instance.run(*frame.context, threads_, &memory, direct);
             } else {
                 bind_outputs(frame);
+                stage = Stage::Running;
                 instance.run(*frame.context, threads_, nullptr, direct);
             }
         }
+        stage = Stage::Collecting;
+        if (frame.context->error() == kNoError) collect(frame);
     } catch (const FailedAssertion&) {
         restore();
         return CallStatus::KernelFailure;
-    } catch (const c10::Error&) {  // of an operator that is called
+    } catch (const std::exception& e) {  // of an operator that is called, above all
         restore();
-        throw;
+        if (!can_put_back(frame, stage) || is_late(e)) throw;
+        note_failure(e);
+        return CallStatus::KernelFailure;
     }
     if (frame.context->error() != kNoError) {
         restore();
         return CallStatus::KernelFailure;
     }
-    collect(frame);
     if (!written_.empty()) write_back(frame);
     build_outputs(frame, outputs);
     return CallStatus::Done;
+}
+
+/// Whether what the call has written so far, if anything, was put back from copies.
+bool CompiledFunction::can_put_back(const CallFrame& frame, Stage stage) const {
+    if (stage == Stage::Binding) return true;
+    const runtime::Instance& instance = *frame.sized->instance;
+    const std::size_t copies = device_.is_cpu() ? frame.saved.size() : 0;
+    for (std::size_t i = 0; i < written_.size(); ++i) {
+        const bool written = stage == Stage::Collecting || instance.is_written_early(written_[i]);
+        if (written && (i >= copies || !frame.saved[i].defined())) return false;
+    }
+    return true;
+}
+
+/// An operator that raises is the program's affair, and eager says it in its own words.
+void CompiledFunction::note_failure(const std::exception& failure) {
+    using Kind = Failure::Kind;
+    const auto* const error = dynamic_cast<const c10::Error*>(&failure);
+    const bool of_memory = dynamic_cast<const c10::OutOfMemoryError*>(error) != nullptr ||
+                           dynamic_cast<const std::bad_alloc*>(&failure) != nullptr;
+    const bool defect = dynamic_cast<const ingot::Error*>(&failure) != nullptr;
+    std::lock_guard lock(mutex_);
+    const std::string what = error != nullptr ? error->what_without_backtrace() : failure.what();
+    failure_ = Failure{of_memory ? Kind::Memory
+                       : defect  ? Kind::Defect
+                                 : Kind::Raised,
+                       what.substr(0, what.find('\n')), std::current_exception()};
+}
+
+std::optional<Failure> CompiledFunction::take_failure() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(failure_, std::nullopt);
 }
 
 CallStatus CompiledFunction::call_with(std::vector<at::Tensor>& inputs,
@@ -462,9 +525,12 @@ void CompiledFunction::bind_inputs(CallFrame& frame) const {
         frame.context->set_input(w, data_of(*impl, true));
         if (device_.is_cuda() && reinterpret_cast<std::uintptr_t>(data_of(*impl, true)) % 16 != 0)
             throw NotSupported("a written input at an odd address");
-        // What no kernel can fail behind needs no copy: an optimizer's states are large.
-        const bool spoiled =
-            frame.sized->instance->may_spoil(w) && !frame.sized->instance->on_gpu();
+        // What nothing can fail behind by its data needs no copy: an optimizer's states are large.
+        // Behind what is small a library may lack memory, too.
+        const runtime::Instance& instance = *frame.sized->instance;
+        const bool small = impl->numel() * static_cast<std::int64_t>(impl->itemsize()) <= kSmall;
+        const bool spoiled = !instance.on_gpu() &&
+                             (instance.may_spoil(w) || (small && instance.is_written_early(w)));
         frame.saved.push_back(spoiled ? borrow(impl).detach().clone() : at::Tensor());
     }
 }
@@ -550,6 +616,11 @@ at::Tensor CompiledFunction::build_output(const CallFrame& frame, std::size_t i,
     const OutputRecipe& r = recipes_[i];
     const Sized::View& view = frame.sized->views[i];
     const auto looking_into = [&](const at::Tensor& base, std::int64_t offset) {
+        if (view.steps && base.requires_grad() && at::GradMode::is_enabled()) {
+            at::Tensor made = make_view(*view.steps, base);
+            set_creation(made, r.marks);
+            return made;
+        }
         at::Tensor result =
             with_bits(base.as_strided(view.sizes, view.strides, offset + view.offset), r.marks);
         set_creation(result, r.marks);

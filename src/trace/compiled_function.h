@@ -18,6 +18,7 @@
 #include "trace/extern_host.h"
 #include "trace/gpu_graph.h"
 #include "trace/recorder.h"
+#include "trace/view_steps.h"
 
 namespace ingot::trace {
 
@@ -29,7 +30,20 @@ enum class CallStatus {
     Done,
     OtherInputs,    // metadata differ from what was recorded, or a guard on sizes does not hold:
                     // nothing has happened
-    KernelFailure,  // an index was out of range: inputs are unchanged, outputs void
+    KernelFailure,  // an index was out of range, or anything else failed: inputs and generators are
+                    // as before, outputs void
+};
+
+/// What failed in a program, where it was not its kernels' own checks.
+struct Failure {
+    enum class Kind : std::uint8_t {
+        Defect,  // of the compiler
+        Memory,  // there is none
+        Raised,  // by an operator
+    };
+    Kind kind = Kind::Defect;
+    std::string what;
+    std::exception_ptr raised;
 };
 
 /// What a function's making tells its maker, on the way; neither may throw. See CompileEvents.
@@ -56,6 +70,8 @@ class CompiledFunction {
     /// Runs the program. outputs: as many as were given to finish(), undefined where none was.
     /// `numbers`: the values of Recorder::add_number's, in order; `computed`: those of the symbolic
     /// integers given to finish().
+    /// An exception is the failure of a program whose inputs cannot be put back, or a GPU's late
+    /// error.
     CallStatus call(std::span<c10::TensorImpl* const> inputs, std::vector<at::Tensor>& outputs,
                     std::span<const std::int64_t> numbers = {},
                     std::vector<std::int64_t>* computed = nullptr) {
@@ -122,6 +138,13 @@ class CompiledFunction {
     std::vector<at::Tensor> replay(std::span<c10::TensorImpl* const> inputs,
                                    std::span<const std::int64_t> numbers = {}) const;
 
+    /// What the latest KernelFailure was; once.
+    std::optional<Failure> take_failure();
+    /// What it was made from, as others are to be made that do a part of it.
+    const Graph& graph() const { return graph_; }
+    std::span<const OutputRecipe> recipes() const { return recipes_; }
+    const std::vector<ExternCallee>& externs() const { return externs_->table(); }
+
     /// True if a call is so short that giving up Python's lock costs more than it is worth.
     bool is_short() const { return short_; }
     const runtime::CompileReport& report() const { return report_; }
@@ -156,6 +179,7 @@ class CompiledFunction {
         struct View {
             Numbers sizes, strides;
             std::int64_t offset = 0;
+            std::shared_ptr<const ViewSteps> steps;  // without symbols
         };
         std::vector<View> inputs;  // by caller's input
         std::vector<View> views;   // by recipe
@@ -228,6 +252,12 @@ class CompiledFunction {
     void bind_outputs(CallFrame& frame) const;
     at::Tensor make_result(const runtime::OutputSlot& slot, std::size_t output) const;
     void freeze(CallFrame& frame);
+    /// How far a call has come.
+    enum class Stage : std::uint8_t { Binding, Running, Collecting };
+    bool can_put_back(const CallFrame& frame, Stage stage) const;
+    /// Of the exception being handled.
+    void note_failure(const std::exception& failure);
+    void make_ready(const Variant& variant, const std::function<std::int64_t(Expr)>& hint) const;
     void note_change(const CallFrame& frame, std::span<const runtime::InputState> states);
     void unfreeze();
     /// Whether so much is to be packed that a first call does better without.
@@ -316,6 +346,7 @@ class CompiledFunction {
     std::atomic<int> changes_in_a_row_{0};
     std::atomic<std::int64_t> freezes_{0};
     mutable std::mutex mutex_;  // of what follows, and of variant_'s replacement
+    std::optional<Failure> failure_;
     std::vector<runtime::InputState> last_states_;      // by graph input
     std::vector<int> changes_;                          // by graph input, since the last quiet call
     std::vector<runtime::InputState> seen_states_;      // while packs_later_: of frozen inputs

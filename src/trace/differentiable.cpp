@@ -18,12 +18,14 @@
 
 #include "passes/passes.h"
 #include "schedule/layout.h"
+#include "trace/backward_node.h"
 #include "trace/delivery.h"
 #include "trace/dtypes.h"
 #include "trace/early_calls.h"
 #include "trace/extern_host.h"
 #include "trace/graph_memory.h"
 #include "trace/output_tensor.h"
+#include "trace/partial_backwards.h"
 #include "trace/silent_changes.h"
 #include "trace/symbol_values.h"
 #include "trace/tensors.h"
@@ -89,180 +91,7 @@ std::string of_both(const std::string& forward, const std::string& backward) {
     return forward == backward ? forward : "forward: " + forward + "; backward: " + backward;
 }
 
-/// The state of the device's generator at a forward, for running its calls again.
-at::Tensor random_state(c10::Device device) {
-    auto generator = at::globalContext().defaultGenerator(device);
-    std::lock_guard lock(generator.mutex());
-    return generator.get_state();
-}
-class WithRandomState {
-  public:
-    WithRandomState(const at::Tensor& state, c10::Device device) : device_(device) {
-        if (!state.defined()) return;
-        now_ = random_state(device);
-        set(state);
-    }
-    ~WithRandomState() {
-        if (now_.defined()) set(now_);
-    }
-    WithRandomState(const WithRandomState&) = delete;
-    WithRandomState& operator=(const WithRandomState&) = delete;
-
-  private:
-    void set(const at::Tensor& state) const {
-        auto generator = at::globalContext().defaultGenerator(device_);
-        std::lock_guard lock(generator.mutex());
-        generator.set_state(state);
-    }
-    c10::Device device_;
-    at::Tensor now_;
-};
-
 }  // namespace
-
-/// Joins one call's forward with the backward program. Its inputs are the gradients of the results
-/// with a tangent, its outputs those of the inputs in `gradients_`.
-class DifferentiableFunction::Node final : public torch::autograd::Node {
-  public:
-    std::shared_ptr<const DifferentiableFunction> function;
-    std::vector<SavedVariable> saved;
-    // For create_graph: the inputs as they were, and what tells whether they still are.
-    std::vector<at::Tensor> inputs;
-    std::vector<std::uint32_t> versions;
-    // What the program's own functions have saved, and its version then.
-    std::vector<std::pair<c10::VariableVersion, std::uint32_t>> unchanged;
-    at::Tensor random;
-    bool by_graph = false;               // a CUDA graph made what is saved
-    Numbers numbers, values;             // the forward's, and those of all symbols
-    std::shared_ptr<Delivery> delivery;  // where hooks see when each gradient comes
-
-    std::string name() const override { return "CompiledBackward"; }
-
-    variable_list apply(variable_list&& gradients) override {
-        std::lock_guard lock(mutex_);
-        if (at::GradMode::is_enabled()) return hand_over(apply_with_graph(gradients, true));
-        const auto missing = [](const at::Tensor& g) { return !g.defined(); };
-        if (!function->custom_ || std::ranges::none_of(gradients, missing))
-            return apply_program(std::move(gradients));
-        variable_list results = apply_with_graph(gradients, false);
-        if (!torch::autograd::get_current_graph_task_keep_graph()) forget();
-        return hand_over(std::move(results));
-    }
-
-    void release_variables() override {
-        std::lock_guard lock(mutex_);
-        forget();
-    }
-
-  private:
-    variable_list hand_over(variable_list results) {
-        if (!delivery) return results;
-        auto running = std::make_unique<Delivery::Running>();
-        running->wanted.assign(results.size(), true);
-        running->all = std::move(results);
-        return delivery->begin(std::move(running), *this);
-    }
-
-    void forget() {
-        for (SavedVariable& s : saved) s.reset_data();
-        inputs.clear();
-        released_ = true;
-    }
-
-    void refuse_changes() const {
-        for (const auto& [version, expected] : unchanged)
-            TORCH_CHECK(version.current_version() == expected,
-                        "one of the variables needed for gradient computation has been modified "
-                        "by an inplace operation: one that a custom function has saved is at "
-                        "version ",
-                        version.current_version(), "; expected version ", expected, " instead.");
-    }
-
-    variable_list apply_program(variable_list gradients) {
-        if (released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
-        refuse_changes();
-        std::vector<at::Tensor> given;
-        given.reserve(saved.size() + gradients.size());
-        for (const SavedVariable& s : saved) given.push_back(s.unpack(getptr()));
-        // Without a second backward to come, the program frees each saved value as it goes.
-        const bool last = !torch::autograd::get_current_graph_task_keep_graph();
-        if (last) forget();
-        std::vector<bool> defined;
-        for (at::Tensor& g : gradients) {
-            defined.push_back(g.defined());
-            given.push_back(std::move(g));
-        }
-        for (std::size_t i = 0; i < given.size(); ++i)
-            given[i] =
-                function->conform(std::move(given[i]), function->backward_inputs_[i], values);
-        std::vector<bool> wanted;
-        for (const auto& gradient : function->gradients_) {
-            bool any = false;
-            for (std::size_t t = 0; t < defined.size(); ++t)
-                any = any || (defined[t] && gradient.reached[t]);
-            wanted.push_back(any);
-        }
-        if (delivery) {
-            auto running = std::make_unique<Delivery::Running>();
-            running->program = std::make_unique<CompiledFunction::Parts>(
-                *function->backward_, delivery->times(), std::move(given));
-            running->wanted = std::move(wanted);
-            running->last = last;
-            return delivery->begin(std::move(running), *this);
-        }
-        std::vector<at::Tensor> results;
-        const CallStatus status = function->backward_->call_with(given, results, values, by_graph);
-        if (last) trim_between_programs();
-        TORCH_CHECK_INDEX(status != CallStatus::KernelFailure, "index out of range in a backward");
-        check(status == CallStatus::Done, "the backward refuses its inputs");
-        for (std::size_t i = 0; i < results.size(); ++i)
-            if (!wanted[i] || !task_should_compute_output(i)) results[i].reset();
-        return results;
-    }
-
-    /// The gradients, as differentiable functions of inputs and of `gradients` if it `creates` a
-    /// graph: eager's, over the forward's recorded calls.
-    variable_list apply_with_graph(const variable_list& gradients, bool creates) {
-        if (released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
-        refuse_changes();
-        c10::SmallVector<c10::TensorImpl*, 64> raw;
-        std::vector<at::Tensor> copies = inputs;
-        for (std::size_t i = 0; i < inputs.size(); ++i)
-            TORCH_CHECK(inputs[i].is_inference() || inputs[i]._version() == versions[i],
-                        "one of the variables needed for gradient computation has been modified "
-                        "by an inplace operation");
-        for (std::int32_t w : function->written_) copies[w] = copies[w].clone();
-        std::vector<at::Tensor> outputs;
-        {
-            const at::AutoGradMode grad(true);
-            // One input may be computed from another, behind a break: its gradient must end with
-            // it, and goes on from there outside.
-            for (const auto& gradient : function->gradients_) {
-                at::Tensor& t = copies[function->from_caller_[gradient.input]];
-                t = at::alias(t);
-            }
-            for (const at::Tensor& t : copies) raw.push_back(t.unsafeGetTensorImpl());
-            WithRandomState again(random, function->device_);
-            outputs = function->forward_->replay(raw, numbers);
-        }
-        variable_list roots, tangents, leaves;
-        std::size_t next = 0;
-        for (std::size_t i = 0; i < function->results_.size(); ++i) {
-            if (function->results_[i].tangent < 0) continue;
-            const at::Tensor& g = gradients[next++];
-            if (!g.defined() || !outputs[i].requires_grad()) continue;
-            roots.push_back(outputs[i]);
-            tangents.push_back(g);
-        }
-        for (const auto& gradient : function->gradients_)
-            leaves.push_back(copies[function->from_caller_[gradient.input]]);
-        if (roots.empty()) return variable_list(leaves.size());
-        return torch::autograd::grad(roots, leaves, tangents, /*retain_graph=*/true,
-                                     /*create_graph=*/creates, /*allow_unused=*/true);
-    }
-
-    bool released_ = false;
-};
 
 DifferentiableFunction::DifferentiableFunction(
     JointRecording joint, std::span<const at::Tensor> examples,
@@ -295,7 +124,8 @@ DifferentiableFunction::DifferentiableFunction(
                                : std::make_shared<runtime::SharedArena>();
     if (least_memory_) forward_->return_results(results_.size());
     forward_->share_arena(arena);
-    backward_->share_arena(std::move(arena));
+    backward_->share_arena(arena);
+    partial_->share_arena(std::move(arena));
     join_graphs(joint);
     gradients_ = std::move(joint.gradients);
     order_ = std::move(joint.order);
@@ -383,6 +213,7 @@ void DifferentiableFunction::make_forward(JointRecording& joint, Partition& part
     forward.uses_random = joint.recording.uses_random;
     forward.numbers = joint.recording.numbers;
     forward.computed = symbols_;
+    forward.hint = joint.recording.hint;
     forward.log.assign(
         joint.recording.log.begin(),
         joint.recording.log.begin() + static_cast<std::ptrdiff_t>(joint.forward_calls));
@@ -426,19 +257,12 @@ void DifferentiableFunction::make_backward(JointRecording& joint, Partition& par
             position[parts.saved[i].index] = static_cast<std::int32_t>(i);
     for (std::size_t t = 0; t < joint.tangents.size(); ++t)
         position[joint.tangents[t]] = static_cast<std::int32_t>(parts.saved.size() + t);
-    std::vector<at::Tensor> stand_ins;
     for (const Input& in : parts.backward.inputs()) {
         const Type& type = parts.backward.type(in.value);
-        Layout layout{type.sizes, in.strides, to_scalar_type(type.dtype)};
-        // Only metadata is read, and of those that sizes do not show.
-        runtime::Layout empty;
-        empty.dtype = type.dtype;
-        empty.sizes.assign(type.sizes.size(), 1);
-        empty.strides.assign(type.sizes.size(), 1);
-        stand_ins.push_back(tensor_over(nullptr, empty, device_));
-        backward.inputs.push_back({stand_ins.back(), at::Tensor()});
-        backward_inputs_.push_back(std::move(layout));
+        backward_inputs_.push_back({type.sizes, in.strides, to_scalar_type(type.dtype)});
     }
+    const std::vector<at::Tensor> shown = stand_ins(parts.backward, device_);
+    for (const at::Tensor& t : shown) backward.inputs.push_back({t, at::Tensor()});
     for (const JointRecording::Gradient& gradient : joint.gradients) {
         OutputRecipe r = gradient.recipe;
         r.marks.creation = 0;  // whoever gets it may do as he likes
@@ -458,9 +282,13 @@ void DifferentiableFunction::make_backward(JointRecording& joint, Partition& par
     options.freezing = false;
     MakingEvents events;
     if (early_calls_) events = early_calls_->backward_events(compiler_);
-    backward_ = std::make_unique<CompiledFunction>(std::move(backward), stand_ins, stand_ins,
+    backward.hint = joint.recording.hint;
+    backward_ = std::make_unique<CompiledFunction>(std::move(backward), shown, shown,
                                                    std::vector<at::Tensor>{}, compiler_, options,
                                                    interrupted, events);
+    partial_ = std::make_unique<PartialBackwards>(*backward_, parts.saved.size(), symbols_,
+                                                  joint.recording.hint, device_, compiler_,
+                                                  std::move(options));
 }
 
 /// How the backward's CUDA graphs read: saved results lie where the forward's graphs write them.
@@ -477,6 +305,7 @@ void DifferentiableFunction::join_graphs(const JointRecording& joint) {
             bytes = n.is_constant() ? bytes * n.constant() : kWorthNoCopy;
         readings.push_back(bytes >= kWorthNoCopy ? Reading::Movable : Reading::Copied);
     }
+    partial_->share_graphs(readings, forward_->graph_memory());
     backward_->set_readings(std::move(readings));
     forward_->copy_results_out(joint.recording.outputs.size());
     backward_->share_graph_memory(forward_->graph_memory());
@@ -536,6 +365,11 @@ void DifferentiableFunction::make_views(std::vector<at::Tensor>& all, const Numb
         if (r.same_as >= 0) all[i] = all[static_cast<std::size_t>(r.same_as)];  // one before
         if (r.view_of < 0) continue;
         const at::Tensor& base = all[static_cast<std::size_t>(r.view_of)];
+        if (r.steps) {
+            all[i] = make_view(*numbered(r.steps, values_of(symbols_, values)), base);
+            set_creation(all[i], r.marks);
+            continue;
+        }
         const Numbers sizes = numbers_of(r.sizes, values), strides = numbers_of(r.strides, values);
         const std::int64_t begin = numbers_of({r.offset}, values)[0] + base.storage_offset();
         all[i] = with_bits(base.as_strided(sizes, strides, begin), r.marks);

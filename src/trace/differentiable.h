@@ -12,6 +12,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,6 +25,7 @@
 namespace ingot::trace {
 
 class EarlyCalls;
+class PartialBackwards;
 
 class DifferentiableFunction : public std::enable_shared_from_this<DifferentiableFunction> {
   public:
@@ -45,6 +47,8 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     CallStatus call(std::span<c10::TensorImpl* const> inputs, std::vector<at::Tensor>& outputs,
                     std::span<const std::int64_t> numbers = {});
 
+    /// As CompiledFunction's, of the forward.
+    std::optional<Failure> take_failure() { return forward_->take_failure(); }
     const CompiledFunction& forward() const { return *forward_; }
     const CompiledFunction& backward() const { return *backward_; }
     /// Bytes that live from a forward to its backward besides inputs and results.
@@ -111,6 +115,8 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     bool custom_ = false;        // see JointRecording::custom
     std::int64_t saved_bytes_ = 0;
     std::unique_ptr<EarlyCalls> early_calls_;
+    std::unique_ptr<PartialBackwards> partial_;
+    mutable std::atomic<bool> backward_has_run_{false};
 };
 
 }  // namespace ingot::trace

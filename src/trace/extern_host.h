@@ -28,6 +28,7 @@ class TorchExterns final : public runtime::ExternHost {
     std::unique_ptr<runtime::ExternCall> prepare(
         const ExternStep& step, std::span<const runtime::Layout> inputs,
         std::span<const runtime::Layout> outputs) const override;
+    const std::vector<ExternCallee>& table() const { return *table_; }
     const runtime::DeviceHost* device() const override { return gpu_.get(); }
     /// The recorded call behind a step; null for the vendor's form of a prim.
     const ExternCallee* callee(const ExternStep& step) const {

@@ -5,6 +5,7 @@
 // several (or through a view that repeats elements) leaves whole, and the tensors are views of it.
 #include "trace/recorder_state.h"
 #include "trace/unread_failures.h"
+#include "trace/view_steps.h"
 
 namespace ingot::trace {
 
@@ -82,6 +83,10 @@ std::vector<OutputRecipe> RecorderState::describe_outputs(std::span<const at::Te
                           p.sym_strides() == c10::SymIntArrayRef(cell.strides);
             describe(r, itself ? OutputRecipe::Kind::Input : OutputRecipe::Kind::ViewOfInput,
                      cell.input, p, tensors[i]);
+            if (!itself && tensors[i].requires_grad() && !r.detached && !r.apart) {
+                const at::Tensor whole[] = {input, kept_[static_cast<std::size_t>(cell.input)]};
+                r.steps = steps_between(log, whole, tensors[i]);
+            }
             continue;
         }
         Group& group = groups[&cell];
@@ -139,7 +144,8 @@ Recording RecorderState::package(std::vector<OutputRecipe> recipes,
                      device.value_or(c10::kCPU),
                      uses_random,
                      std::move(numbers),
-                     unwrap(c10::SymIntArrayRef(computed.data(), computed.size()))};
+                     unwrap(c10::SymIntArrayRef(computed.data(), computed.size())),
+                     [known = symbols](Expr e) { return known->hint(e); }};
 }
 
 }  // namespace ingot::trace

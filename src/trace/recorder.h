@@ -57,6 +57,8 @@ struct ExternCallee {
     std::vector<Sizes> operand_strides;
 };
 
+struct ViewStep;  // view_steps.h
+
 /// How the caller gets output i of the recorded function.
 struct OutputRecipe {
     enum class Kind {
@@ -75,6 +77,8 @@ struct OutputRecipe {
     bool detached = false;
     bool apart = false;  // views only, `data`: with a version counter of its own
     ResultMarks marks;   // the memory is what lies there, whatever these show of it
+    /// Views of inputs that take part in gradients: how they were made; null: by strides.
+    std::shared_ptr<const std::vector<ViewStep>> steps;
 };
 
 class CustomFunction;
@@ -136,6 +140,8 @@ struct Recording {
     bool uses_random = false;       // some extern call draws from a generator
     std::vector<Expr> numbers;      // the symbols of add_number, in order
     std::vector<Expr> computed;     // the integers given to finish(), in order
+    /// What a symbolic expression is in the example.
+    std::function<std::int64_t(Expr)> hint;
 };
 
 class RecorderState;    // recorder_state.h: what lowerings see
