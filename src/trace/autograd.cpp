@@ -18,6 +18,7 @@
 #include "trace/mode.h"
 #include "trace/one_thread.h"
 #include "trace/recorder_state.h"
+#include "trace/tensors.h"
 #include "trace/unread_failures.h"
 #include "trace/view_history.h"
 #include "trace/view_steps.h"
@@ -106,6 +107,7 @@ class JointRecorder {
         refuse_what_gradients_forbid(recipes);
         boundary_ = state_.graph.nodes().size();
         add_tangents(recipes);
+        find_features();
         record_backward();
         find_readable_inputs();
         // What a backward repeats has been checked.
@@ -228,6 +230,62 @@ class JointRecorder {
                     state_.add_tangent(t, "tangent" + std::to_string(tangents_.size())));
             }
         }
+    }
+
+    /// Which results stand behind which: `features` that a hook has kept behind the logits.
+    void find_features() {
+        out_.through.resize(outputs_.size());
+        std::vector<std::size_t> results;  // with a gradient of their own
+        std::vector<torch::autograd::Edge> edges;
+        for (std::size_t i = 0; i < outputs_.size(); ++i) {
+            if (out_.results[i].tangent < 0) continue;
+            results.push_back(i);
+            edges.push_back(torch::autograd::impl::gradient_edge(outputs_[i]));
+        }
+        if (results.size() < 2) return;
+        for (std::size_t a = 0; a < results.size(); ++a) {
+            std::unordered_set<const GraphNode*> seen;
+            std::vector<const GraphNode*> stack{edges[a].function.get()};
+            while (!stack.empty()) {
+                const GraphNode* node = stack.back();
+                stack.pop_back();
+                if (node == nullptr || !seen.insert(node).second) continue;
+                for (const auto& edge : node->next_edges()) {
+                    stack.push_back(edge.function.get());
+                    for (std::size_t b = 0; b < results.size(); ++b)
+                        if (b != a && edge == edges[b] && is_asked_for(results[b]) &&
+                            is_written_by_itself(outputs_[results[b]]))
+                            add_once(out_.through[results[a]], results[b]);
+                }
+            }
+        }
+    }
+    static void add_once(std::vector<std::size_t>& list, std::size_t value) {
+        if (std::ranges::find(list, value) == list.end()) list.push_back(value);
+    }
+    bool is_asked_for(std::size_t result) const {
+        return result < outputs_.size() - out_.hidden.size();
+    }
+    /// Whether nothing but the tensor itself was used to change its memory: its history is then
+    /// that of the last call that gives it.
+    bool is_written_by_itself(const at::Tensor& t) const {
+        const Cell* cell = as_promise(t.unsafeGetTensorImpl())->cell().get();
+        for (const LoggedCall& call : state_.log) {
+            if (!call.op.schema().is_mutable()) continue;
+            for (std::size_t i = 0; i < call.arguments.size(); ++i) {
+                const auto* alias = call.op.schema().arguments()[i].alias_info();
+                if (alias == nullptr || !alias->isWrite()) continue;
+                bool others = false;
+                for_each_tensor(call.arguments[i], [&](const at::Tensor& written) {
+                    const Promise* p =
+                        written.defined() ? as_promise(written.unsafeGetTensorImpl()) : nullptr;
+                    others =
+                        others || (p != nullptr && p->cell().get() == cell && !written.is_same(t));
+                });
+                if (others) return false;
+            }
+        }
+        return true;
     }
 
     void record_backward() {

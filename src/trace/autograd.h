@@ -37,6 +37,9 @@ struct JointRecording {
         std::int32_t same_as = -1;                           // the very tensor that is such a view
     };
     std::vector<Result> results;
+    /// By result: other results that it is computed from, transitively, in so far as a gradient of
+    /// it has a part that goes by way of them.
+    std::vector<std::vector<std::size_t>> through;
     /// The last results, which nobody asked for: others are views of them.
     std::vector<at::Tensor> hidden;
 

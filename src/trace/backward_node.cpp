@@ -14,6 +14,7 @@
 
 #include "trace/output_tensor.h"
 #include "trace/partial_backwards.h"
+#include "trace/random_again.h"
 
 namespace ingot::trace {
 namespace {
@@ -22,38 +23,17 @@ namespace {
 /// anew if it fails; of a program's first run all are.
 constexpr std::int64_t kHeldBytes = std::int64_t{16} << 20;
 
-class WithRandomState {
-  public:
-    WithRandomState(const at::Tensor& state, c10::Device device) : device_(device) {
-        if (!state.defined()) return;
-        now_ = random_state(device);
-        set(state);
-    }
-    ~WithRandomState() {
-        if (now_.defined()) set(now_);
-    }
-    WithRandomState(const WithRandomState&) = delete;
-    WithRandomState& operator=(const WithRandomState&) = delete;
-
-  private:
-    void set(const at::Tensor& state) const {
-        auto generator = at::globalContext().defaultGenerator(device_);
-        std::lock_guard lock(generator.mutex());
-        generator.set_state(state);
-    }
-    c10::Device device_;
-    at::Tensor now_;
-};
-
 bool keeps_graph() { return torch::autograd::get_current_graph_task_keep_graph(); }
 
-}  // namespace
-
-at::Tensor random_state(c10::Device device) {
-    auto generator = at::globalContext().defaultGenerator(device);
-    std::lock_guard lock(generator.mutex());
-    return generator.get_state();
+/// Adds gradients, some of which may be undefined.
+void add(torch::autograd::variable_list& sum, const torch::autograd::variable_list& gradients) {
+    sum.resize(gradients.size());
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+        if (gradients[i].defined())
+            sum[i] = sum[i].defined() ? sum[i] + gradients[i] : gradients[i];
 }
+
+}  // namespace
 
 /// What eager needs if the program fails; not `any`: it is not there, and the failure is raised.
 struct DifferentiableFunction::Node::Held {
@@ -65,6 +45,8 @@ struct DifferentiableFunction::Node::Held {
 
 DifferentiableFunction::Node::Gradients DifferentiableFunction::Node::apply(Gradients&& gradients) {
     std::lock_guard lock(mutex_);
+    const auto rest = rest_.extract(torch::autograd::get_current_graph_task_id());
+    if (!rest.empty()) return hand_over(with_rest(gradients, rest.mapped()));
     if (at::GradMode::is_enabled()) return hand_over(apply_with_graph(gradients, true));
     const auto missing = [](const at::Tensor& g) { return !g.defined(); };
     if (!function->custom_ || std::ranges::none_of(gradients, missing))
@@ -77,6 +59,41 @@ DifferentiableFunction::Node::Gradients DifferentiableFunction::Node::apply(Grad
 void DifferentiableFunction::Node::release_variables() {
     std::lock_guard lock(mutex_);
     forget();
+}
+
+DifferentiableFunction::Node::Gradients DifferentiableFunction::Node::part(
+    std::size_t result, std::span<const std::size_t> features, const at::Tensor& gradient,
+    bool keeps_rest) {
+    std::lock_guard lock(mutex_);
+    const bool creates = at::GradMode::is_enabled();
+    Gradients leaves;
+    std::vector<at::Tensor> copies;
+    if (creates) {  // what stands for the features depends on the inputs, by a run of its own
+        const std::vector<at::Tensor> before = run_again(copies, {}, leaves);
+        for (const std::size_t f : features) leaves.push_back(at::alias(before[f]));
+    }
+    const std::vector<at::Tensor> outputs = run_again(copies, features, leaves);
+    for (const auto& g : function->gradients_)
+        leaves.push_back(copies[function->from_caller_[g.input]]);
+    const int task = torch::autograd::get_current_graph_task_id();
+    Gradients parts =
+        torch::autograd::grad({outputs[result]}, leaves, {gradient}, /*retain_graph=*/true,
+                              /*create_graph=*/creates, /*allow_unused=*/true);
+    const auto past = parts.begin() + static_cast<std::ptrdiff_t>(features.size());
+    const auto is_there = [](const at::Tensor& g) { return g.defined(); };
+    if (keeps_rest && std::any_of(past, parts.end(), is_there))
+        add(rest_[task], Gradients(past, parts.end()));
+    parts.erase(past, parts.end());
+    return parts;
+}
+
+DifferentiableFunction::Node::Gradients DifferentiableFunction::Node::with_rest(
+    const Gradients& gradients, const Gradients& rest) {
+    const bool last = !keeps_graph();
+    Gradients results = apply_with_graph(gradients, at::GradMode::is_enabled());
+    add(results, rest);
+    if (last && !at::GradMode::is_enabled()) forget();
+    return results;
 }
 
 DifferentiableFunction::Node::Gradients DifferentiableFunction::Node::hand_over(Gradients results) {
@@ -234,29 +251,9 @@ DifferentiableFunction::Node::Gradients DifferentiableFunction::Node::recompute(
 
 DifferentiableFunction::Node::Gradients DifferentiableFunction::Node::apply_with_graph(
     const Gradients& gradients, bool creates) {
-    if (released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
-    refuse_changes();
-    c10::SmallVector<c10::TensorImpl*, 64> raw;
-    std::vector<at::Tensor> copies = inputs;
-    for (std::size_t i = 0; i < inputs.size(); ++i)
-        TORCH_CHECK(inputs[i].is_inference() || inputs[i]._version() == versions[i],
-                    "one of the variables needed for gradient computation has been modified "
-                    "by an inplace operation");
-    for (std::int32_t w : function->written_) copies[w] = copies[w].clone();
-    std::vector<at::Tensor> outputs;
-    {
-        const at::AutoGradMode grad(true);
-        // One input may be computed from another, behind a break: its gradient must end with
-        // it, and goes on from there outside.
-        for (const auto& gradient : function->gradients_) {
-            at::Tensor& t = copies[function->from_caller_[gradient.input]];
-            t = at::alias(t);
-        }
-        for (const at::Tensor& t : copies) raw.push_back(t.unsafeGetTensorImpl());
-        WithRandomState again(random, function->device_);
-        outputs = function->forward_->replay(raw, numbers);
-    }
+    std::vector<at::Tensor> copies;
     Gradients roots, tangents, leaves;
+    const std::vector<at::Tensor> outputs = run_again(copies, {}, leaves);
     std::size_t next = 0;
     for (std::size_t i = 0; i < function->results_.size(); ++i) {
         if (function->results_[i].tangent < 0) continue;
@@ -270,6 +267,30 @@ DifferentiableFunction::Node::Gradients DifferentiableFunction::Node::apply_with
     if (roots.empty()) return Gradients(leaves.size());
     return torch::autograd::grad(roots, leaves, tangents, /*retain_graph=*/true,
                                  /*create_graph=*/creates, /*allow_unused=*/true);
+}
+
+std::vector<at::Tensor> DifferentiableFunction::Node::run_again(
+    std::vector<at::Tensor>& copies, std::span<const std::size_t> cuts,
+    std::vector<at::Tensor>& leaves) {
+    if (released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+    refuse_changes();
+    c10::SmallVector<c10::TensorImpl*, 64> raw;
+    copies = inputs;
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+        TORCH_CHECK(inputs[i].is_inference() || inputs[i]._version() == versions[i],
+                    "one of the variables needed for gradient computation has been modified "
+                    "by an inplace operation");
+    for (std::int32_t w : function->written_) copies[w] = copies[w].clone();
+    const at::AutoGradMode grad(true);
+    // One input may be computed from another, behind a break: its gradient must end with it, and
+    // goes on from there outside.
+    for (const auto& gradient : function->gradients_) {
+        at::Tensor& t = copies[function->from_caller_[gradient.input]];
+        t = at::alias(t);
+    }
+    for (const at::Tensor& t : copies) raw.push_back(t.unsafeGetTensorImpl());
+    WithRandomState again(random, function->device_);
+    return function->forward_->replay_cut(raw, numbers, cuts, leaves);
 }
 
 }  // namespace ingot::trace

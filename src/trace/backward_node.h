@@ -4,22 +4,22 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include <map>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "trace/delivery.h"
 #include "trace/differentiable.h"
+#include "trace/passage.h"
 
 namespace ingot::trace {
-
-/// The state of the device's generator, for running a forward's calls again.
-at::Tensor random_state(c10::Device device);
 
 /// Its inputs are the gradients of the results with a tangent, its outputs those of the inputs in
 /// `gradients_`. What is not given, or not wanted, is not computed (partial_backwards.h); what a
 /// program cannot do eager does, from the forward's recorded calls.
-class DifferentiableFunction::Node final : public torch::autograd::Node {
+class DifferentiableFunction::Node final : public torch::autograd::Node, public BehindPassages {
   public:
     using Gradients = torch::autograd::variable_list;
 
@@ -38,6 +38,8 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
     std::string name() const override { return "CompiledBackward"; }
     Gradients apply(Gradients&& gradients) override;
     void release_variables() override;
+    Gradients part(std::size_t result, std::span<const std::size_t> features,
+                   const at::Tensor& gradient, bool keeps_rest) override;
 
   private:
     struct Held;
@@ -60,7 +62,15 @@ class DifferentiableFunction::Node final : public torch::autograd::Node {
     /// The gradients, as differentiable functions of inputs and of `gradients` if it `creates` a
     /// graph: eager's, over the forward's recorded calls.
     Gradients apply_with_graph(const Gradients& gradients, bool creates);
+    /// `apply_with_graph`, and what passages have left for the inputs.
+    Gradients with_rest(const Gradients& gradients, const Gradients& rest);
+    /// The forward's recorded calls once more, with gradients: its results. `copies` become the
+    /// inputs, which gradients end at; so they do at the results `cuts`, which `leaves` become.
+    std::vector<at::Tensor> run_again(std::vector<at::Tensor>& copies,
+                                      std::span<const std::size_t> cuts,
+                                      std::vector<at::Tensor>& leaves);
 
+    std::map<int, Gradients> rest_;  // by the engine's task: see BehindPassages::part
     bool released_ = false;
 };
 

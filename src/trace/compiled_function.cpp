@@ -654,12 +654,26 @@ at::Tensor CompiledFunction::build_output(const CallFrame& frame, std::size_t i,
 
 std::vector<at::Tensor> CompiledFunction::replay(std::span<c10::TensorImpl* const> inputs,
                                                  std::span<const std::int64_t> numbers) const {
+    std::vector<at::Tensor> leaves;
+    return replay_cut(inputs, numbers, {}, leaves);
+}
+
+std::vector<at::Tensor> CompiledFunction::replay_cut(std::span<c10::TensorImpl* const> inputs,
+                                                     std::span<const std::int64_t> numbers,
+                                                     std::span<const std::size_t> cuts,
+                                                     std::vector<at::Tensor>& leaves) const {
     Numbers values(symbols_.size());
     check(read_values(inputs, numbers, values), "a replay without its inputs");
     Replay replay(values_of(symbols_, values));
     for (std::size_t g = 0; g < input_promises_.size(); ++g)
         replay.bind(input_promises_[g], borrow(graph_input(inputs, g)));
-    return replay.run(log_, output_promises_);
+    std::vector<Replay::Cut> made;
+    leaves.resize(cuts.size());
+    for (std::size_t i = 0; i < cuts.size(); ++i)
+        made.push_back({output_promises_[cuts[i]], leaves[i]});
+    std::vector<at::Tensor> outputs = replay.run_cut(log_, output_promises_, made);
+    for (std::size_t i = 0; i < made.size(); ++i) leaves[i] = std::move(made[i].leaf);
+    return outputs;
 }
 
 void CompiledFunction::release_memory() {

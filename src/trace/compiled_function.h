@@ -137,6 +137,12 @@ class CompiledFunction {
     /// must have the recorded metadata.
     std::vector<at::Tensor> replay(std::span<c10::TensorImpl* const> inputs,
                                    std::span<const std::int64_t> numbers = {}) const;
+    /// The same; the results `cuts` are leaves to what is computed from them, which `leaves`
+    /// become.
+    std::vector<at::Tensor> replay_cut(std::span<c10::TensorImpl* const> inputs,
+                                       std::span<const std::int64_t> numbers,
+                                       std::span<const std::size_t> cuts,
+                                       std::vector<at::Tensor>& leaves) const;
 
     /// What the latest KernelFailure was; once.
     std::optional<Failure> take_failure();

@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "passes/passes.h"
@@ -26,6 +27,7 @@
 #include "trace/graph_memory.h"
 #include "trace/output_tensor.h"
 #include "trace/partial_backwards.h"
+#include "trace/random_again.h"
 #include "trace/silent_changes.h"
 #include "trace/symbol_values.h"
 #include "trace/tensors.h"
@@ -105,6 +107,7 @@ DifferentiableFunction::DifferentiableFunction(
     map_inputs(joint, examples, promises);
     results_ = joint.results;
     asked_ = results_.size() - joint.hidden.size();
+    passages_ = passages_of(joint.through);
     random_ = joint.recording.uses_random;
     custom_ = joint.custom;
     symbols_ = joint.recording.numbers;
@@ -410,13 +413,17 @@ CallStatus DifferentiableFunction::call(std::span<c10::TensorImpl* const> inputs
             edges = node->delivery->chain();
         }
     node->set_next_edges(std::move(edges));
+    std::vector<std::uint32_t> nr_of(passages_.empty() ? 0 : results_.size());
     for (std::size_t i = 0; i < results_.size(); ++i) {
         if (!all[i].defined()) continue;
-        if (results_[i].tangent >= 0)
+        if (results_[i].tangent >= 0 && is_passage(i))
+            nr_of[i] = node->add_input_metadata(all[i]);
+        else if (results_[i].tangent >= 0)
             torch::autograd::set_history(all[i], node);
         else if (!results_[i].requires_grad && all[i].requires_grad())
             all[i] = all[i].detach();
     }
+    if (!passages_.empty()) add_passages(passages_, all, node, *node, nr_of);
     make_views(all, node->values);
     const auto keep_unchanged = [&](c10::TensorImpl& t) {
         if (t.is_inference()) return;

@@ -12,6 +12,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <span>
@@ -21,6 +22,7 @@
 #include "passes/partition.h"
 #include "trace/autograd.h"
 #include "trace/compiled_function.h"
+#include "trace/passage.h"
 
 namespace ingot::trace {
 
@@ -89,6 +91,9 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     /// `values`: of `symbols_`.
     at::Tensor conform(at::Tensor tensor, const Layout& layout, const Numbers& values) const;
     Numbers numbers_of(const Sizes& sizes, const Numbers& values) const;
+    bool is_passage(std::size_t result) const {
+        return std::ranges::find(passages_, result, &PassageOf::result) != passages_.end();
+    }
     /// Makes the results that are views of others, which have their history by now.
     void make_views(std::vector<at::Tensor>& all, const Numbers& values) const;
 
@@ -98,7 +103,8 @@ class DifferentiableFunction : public std::enable_shared_from_this<Differentiabl
     c10::Device device_;
     std::vector<Expr> symbols_;  // of the joint graph: the backward is given their values
     std::vector<JointRecording::Result> results_;
-    std::size_t asked_ = 0;  // so many of them the caller gets
+    std::size_t asked_ = 0;            // so many of them the caller gets
+    std::vector<PassageOf> passages_;  // results that stand behind one another
     std::vector<JointRecording::Gradient> gradients_;
     std::vector<std::size_t> order_;  // of gradients, in eager
     std::vector<Saved> saved_;

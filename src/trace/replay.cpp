@@ -86,14 +86,31 @@ void Replay::run(const LoggedCall& call) {
 
 std::vector<at::Tensor> Replay::run(std::span<const LoggedCall> log,
                                     std::span<const at::Tensor> wanted) {
+    return run_cut(log, wanted, {});
+}
+
+std::vector<at::Tensor> Replay::run_cut(std::span<const LoggedCall> log,
+                                        std::span<const at::Tensor> wanted, std::span<Cut> cuts) {
+    for (Cut& cut : cuts)
+        for (std::size_t c = 0; c < log.size(); ++c)
+            for (const c10::IValue& result : log[c].results)
+                for_each_tensor(result, [&](const at::Tensor& t) {
+                    if (t.is_same(cut.promise)) cut.last = c;
+                });
     for (calls_made_ = 0; calls_made_ < log.size();) {
         const LoggedCall& call = log[calls_made_];
+        const std::size_t first = calls_made_;
         if (call.function && at::GradMode::is_enabled()) {
             call.function->apply(*this, log.subspan(calls_made_, call.calls));
             calls_made_ += call.calls;
         } else {
             run(call);
             ++calls_made_;
+        }
+        for (Cut& cut : cuts) {
+            if (cut.last < first || cut.last >= calls_made_) continue;
+            if (!cut.leaf.defined()) cut.leaf = tensor(cut.promise).detach().requires_grad_();
+            bind(cut.promise, cut.leaf);
         }
     }
     std::vector<at::Tensor> results;

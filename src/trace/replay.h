@@ -25,9 +25,17 @@ class Replay {
     }
     /// Carries the call out. Exceptions are the operator's own.
     void run(const LoggedCall& call);
+    /// A promise from which on the calls' history begins anew: what stands for it becomes a leaf,
+    /// so that gradients of what is computed from it end there.
+    struct Cut {
+        at::Tensor promise, leaf{};
+        std::size_t last = 0;  // of the log, the call that gives it
+    };
     /// Carries all of them out; what stands for each of `wanted` then.
     std::vector<at::Tensor> run(std::span<const LoggedCall> log,
                                 std::span<const at::Tensor> wanted);
+    std::vector<at::Tensor> run_cut(std::span<const LoggedCall> log,
+                                    std::span<const at::Tensor> wanted, std::span<Cut> cuts);
     /// How many of them have been carried out.
     std::size_t calls_made() const { return calls_made_; }
     /// The number of a symbolic integer in this call.
