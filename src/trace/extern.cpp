@@ -12,6 +12,7 @@
 #include <functional>
 #include <numeric>
 
+#include "trace/lower/conv.h"
 #include "trace/mode.h"
 #include "trace/recorder_state.h"
 #include "trace/tensors.h"
@@ -356,6 +357,10 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
         if (at::Tensor t = symbolic ? gradient_of_sampling(schema, meta) : at::Tensor();
             t.defined()) {
             meta = {std::move(t)};
+            return b;
+        }
+        if (schema.name() == "aten::convolution") {
+            meta = {result_of_convolution(meta)};
             return b;
         }
         if (lies_as_it_comes(op, arguments)) {

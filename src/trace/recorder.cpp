@@ -10,6 +10,7 @@
 #include "trace/fused_steps.h"
 #include "trace/gpu.h"
 #include "trace/lower/call.h"
+#include "trace/lower/conv.h"
 #include "trace/lower/promote.h"
 #include "trace/mode.h"
 #include "trace/overlap.h"
@@ -370,7 +371,9 @@ void RecorderState::record(const c10::OperatorHandle& op, torch::jit::Stack& sta
                 unrecorded_gradient(op, std::span(stack).last(op.schema().arguments().size()));
             !why.empty())
             throw NotSupported(std::string(why));
-        if (refused || stays_a_call(op)) return record_extern(op, stack);
+        if (refused || stays_a_call(op) ||
+            (id.name == "aten::convolution" && adds_bias_late(*this, std::span(stack).last(9))))
+            return record_extern(op, stack);
         if (run_fused_step(op, stack)) return;
         if (lower(op, stack)) return;
         for (auto key : {c10::DispatchKey::CompositeImplicitAutograd,

@@ -54,6 +54,8 @@ WEIGHTS = [torch.randn(4, 4, k, k, k) for k in (1, 2)]
         (False, lambda x: F.channel_shuffle(x, 2)),
         (False, lambda x: x.index_add(1, ONE, x[:, :1])),
         (False, lambda x: x.index_copy(1, ONE, x[:, :1])),
+        (False, F.logsigmoid),
+        (False, lambda x: F.pad(x, (1, 1, 1, 1, 1, 1), "replicate")),
         (False, lambda x: x.index_fill(1, ONE, 2.0)),
         (False, lambda x: x.logcumsumexp(1)),
         (False, lambda x: F.interpolate((x * 9).byte()[:, :1], scale_factor=2, mode="bicubic")),

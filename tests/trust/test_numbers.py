@@ -186,3 +186,31 @@ def test_complex_one_is_no_identity():
     eager, ours = both(lambda x: (torch.view_as_real(x * 1), torch.view_as_real(x / 1)), x)
     for a, b in zip(ours, eager, strict=True):
         torch.testing.assert_close(a, b, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("sizes", [(16, 8, 7, 48, 3, 2), (4, 16, 9, 32, 1, 1)])
+def test_a_convolution_with_a_bias_is_rounded_once(dtype, sizes):
+    images, channels, side, kernels, taps, step = sizes
+    x = torch.randn(images, channels, side, side)
+    w = torch.randn(kernels, channels, taps, taps) / (channels * taps * taps) ** 0.5
+    leaves = [t.to(dtype) for t in (x, w, torch.randn(kernels))]
+
+    def program(x, w, b):
+        return F.conv2d(x, w, b, step).relu()
+
+    def run(f, given):
+        given = [t.detach().clone().requires_grad_() for t in given]
+        y = f(*given)
+        y.backward(torch.ones_like(y))
+        return [y.detach(), *(t.grad for t in given)]
+
+    exact = run(program, [t.double() for t in leaves])
+    eager, ours = run(program, leaves), run(ingot.compile(program), leaves)
+    for a, b, x in zip(ours, eager, exact, strict=True):
+        theirs = (b.double() - x).pow(2).mean().sqrt()
+        assert (a.double() - x).pow(2).mean().sqrt() <= 1.1 * theirs + 1e-6
+    with torch.no_grad():
+        y = ingot.compile(program)(*leaves)
+    theirs = (eager[0].double() - exact[0]).pow(2).mean().sqrt()
+    assert (y.double() - exact[0]).pow(2).mean().sqrt() <= 1.1 * theirs

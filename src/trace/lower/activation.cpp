@@ -113,9 +113,10 @@ void lower_log_sigmoid_forward(Call& call) {
     unary(call, [](Emitter& e, auto v) {
         return e.op(Prim::Exp, {e.op(Prim::Neg, {e.op(Prim::Abs, {v[0]})})});
     });
-    // Eager lays the buffer out contiguously.
-    Call::Result& buffer = call.results().back();
-    buffer.strides = contiguous(call.emit().sizes(buffer.fresh));
+    // Processors lay both out in rows, GPUs the buffer.
+    for (Call::Result& r : call.results())
+        if (r.device.is_cpu() || &r == &call.results().back())
+            r.strides = contiguous(call.emit().sizes(r.fresh));
 }
 void lower_threshold(Call& call) {
     double threshold = call.real("threshold"), value = call.real("value");

@@ -24,6 +24,14 @@ inline Attrs conv_attrs(Call& call, std::size_t n) {
         {"transposed", call.flag("transposed")}, {"output_padding", repeated("output_padding")}};
 }
 
+/// Whether the bias of this convolution of processors would be added to what the library has
+/// rounded to 16 bits, with 1.3 times eager's error: the library is to add it, in a call. Where
+/// code is generated the schedule sees to that (`BiasBeforeRounding`). `arguments`:
+/// aten::convolution's.
+bool adds_bias_late(RecorderState& state, std::span<const c10::IValue> arguments);
+/// What such a call gives.
+at::Tensor result_of_convolution(std::span<const c10::IValue> arguments);
+
 /// The strides of a tensor of `sizes` that eager's convolution, or its backward, answers with.
 SymInts conv_strides(Call& call, const at::Tensor& input, const at::Tensor& weight,
                      const SymInts& sizes);

@@ -180,10 +180,11 @@ void pad_by_index(Call& call, std::size_t spatial, bool reflect) {
         v = e.op(Prim::Take, {v, index}, {{"dims", Ints{d}}});
     }
     SymInts sizes = e.sizes(v);
-    const bool batch = spatial > 1 && sizes.size() == spatial + 2;
-    call.give(v,
-              batch ? format_strides(sizes, suggested_format(layout_of(self))) : contiguous(sizes),
-              self.device());
+    // An image with depth and without a batch has the dims of a batch of images, and its format.
+    call.give(
+        v,
+        spatial > 1 ? format_strides(sizes, suggested_format(layout_of(self))) : contiguous(sizes),
+        self.device());
 }
 template <std::size_t spatial>
 void lower_reflection_pad(Call& call) {
