@@ -101,6 +101,8 @@ class LayoutWalk {
         }
         switch (n.prim) {
             case Prim::Conv:
+                if (keeps_order(n)) return {};
+                [[fallthrough]];
             case Prim::ConvRelu:
             case Prim::PackedConv:
                 return rank > 2 ? channels_last(rank) : Order{};
@@ -134,27 +136,52 @@ class LayoutWalk {
         }
     }
 
-    // Where dims are only split, their pieces stay where the dims were: partial sums over images
-    // keep channels last.
+    // Images of fp32 with few channels that are given with these apart: the library takes them as
+    // they are, and writes such.
+    bool keeps_order(const Node& n) const {
+        const Type& image = g_.type(n.operands[0]);
+        return gpu_ && image.dtype == DType::F32 && image.rank() > 3 &&
+               orders_[n.operands[0]].empty() && orders_[n.operands[1]].empty() &&
+               known_lt(image.sizes[1], kFewestChannels) == true;
+    }
+
+    // Where dims are split, or such that are neighbours in memory become one, all stay where they
+    // were: partial sums over images, and groups of their channels, keep channels last.
     Order reshaped(const Node& n, ValueId v) const {
         const Order& order = orders_[n.operands[0]];
         const Sizes &from = g_.type(n.operands[0]).sizes, &to = g_.type(v).sizes;
         if (from == to || order.empty() || !gpu_) return from == to ? order : Order{};
-        std::vector<Order> pieces(from.size());
+        std::vector<Order> pieces(from.size());  // by dim; of dims that become one, by the first
+        std::vector<bool> merged(from.size(), false);
         std::size_t next = 0;
-        for (std::size_t d = 0; d < from.size(); ++d) {
-            Expr made = 1;
-            do {
-                if (next == to.size()) return {};
-                made = made * to[next];
-                pieces[d].push_back(next++);
-            } while (!(made == from[d]) && known_lt(made, from[d]) == true);
-            if (!(made == from[d])) return {};
+        for (std::size_t d = 0; d < from.size();) {
+            const std::size_t first = d;
+            if (next == to.size()) return {};
+            Expr taken = from[d++], made = to[next];
+            pieces[first].push_back(next++);
+            while (!(made == taken)) {
+                if (known_lt(made, taken) == true && next < to.size() && d == first + 1) {
+                    made = made * to[next];
+                    pieces[first].push_back(next++);
+                } else if (known_lt(taken, made) == true && d < from.size() &&
+                           pieces[first].size() == 1) {
+                    if (!follows(order, d - 1, d)) return {};
+                    merged[d] = true;
+                    taken = taken * from[d++];
+                } else {
+                    return {};
+                }
+            }
         }
         if (next != to.size()) return {};
         Order o;
-        for (std::size_t d : order) o.insert(o.end(), pieces[d].begin(), pieces[d].end());
+        for (std::size_t d : order)
+            if (!merged[d]) o.insert(o.end(), pieces[d].begin(), pieces[d].end());
         return is_row_major(o) ? Order{} : o;
+    }
+    static bool follows(const Order& order, std::size_t outer, std::size_t inner) {
+        const auto at = std::ranges::find(order, outer);
+        return at != order.end() && at + 1 != order.end() && at[1] == inner;
     }
 
     // As the callee hands it over.

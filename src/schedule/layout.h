@@ -12,6 +12,10 @@
 
 namespace ingot::sched {
 
+/// On a GPU: channels of an image from which on its convolutions are channels last, however it is
+/// given.
+inline constexpr std::int64_t kFewestChannels = 16;
+
 /// The memory of the graph's values. `graph` is legalized: outputs are distinct values.
 class Layouts {
   public:

@@ -7,11 +7,13 @@
 
 #include "passes/facts.h"
 #include "schedule/convert.h"
+#include "schedule/convolution_layout.h"
 #include "schedule/legalize_convolution.h"
 #include "schedule/legalize_pooling.h"
 #include "schedule/legalize_windows.h"
 #include "schedule/reduction_stages.h"
 #include "schedule/row_distances.h"
+#include "schedule/split_rows.h"
 
 namespace ingot::sched {
 
@@ -89,6 +91,26 @@ bool replace_empty(Rewriter& r, const Graph& old, const Node& n) {
     }
 }
 
+// On a GPU: rows in pieces; true where the node was such.
+bool reduce_pieces(Rewriter& r, const Graph& old, const Node& n, SplitRows& split) {
+    Graph& g = r.out();
+    const Ints dims = n.attrs.get<Ints>("dims");
+    std::optional<ValueId> v;
+    if (const ValueId x = exponentials_of(old, n); x != kNone)
+        v = split.exponentials(g, r(x), dims);
+    if (!v) {
+        ValueId x = r(n.operands[0]);
+        if (n.prim == Prim::Sum || n.prim == Prim::Prod)
+            x = convert(g, x, compute_type(g.type(x).dtype));
+        v = split.reduce(g, n.prim, x, dims, n.operands[0], n.results[0]);
+        // Sums of columns have more forms, below.
+        if (!v && n.prim != Prim::Sum) v = split.reduce_columns(g, n.prim, x, dims);
+    }
+    if (!v) return false;
+    r.map(n.results[0], convert(g, *v, old.type(n.results[0]).dtype));
+    return true;
+}
+
 void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<int>& uses,
                    const LegalizeOptions& options, const WalkedRows* rows, Sums& sums,
                    const RowsOfDistances& of_distances, std::vector<ValueId>& in_memory) {
@@ -127,6 +149,7 @@ void legalize_node(Rewriter& r, const Graph& old, NodeId id, const std::vector<i
             break;
         default:
             if (!is_reduction(n.prim)) break;
+            if (options.gpu && reduce_pieces(r, old, n, *sums.split)) return;
             if (auto v = two_stages(g, n, r(n.operands[0]), old.type(n.results[0]).sizes,
                                     options.cores)) {
                 r.map(n.results[0], *v);
@@ -186,13 +209,18 @@ Legalized legalize(const Graph& graph, const LegalizeOptions& options) {
     std::vector<int> uses = use_counts(graph);
     std::vector<bool> live = live_nodes(graph);
     Rewriter r(graph);
+    std::optional<Layouts> layouts;
+    if (options.gpu) layouts.emplace(graph, true);
+    SplitRows split(graph, layouts ? &*layouts : nullptr, options.cores);
     Sums sums;
+    sums.split = &split;
     std::vector<ValueId> in_memory;
     std::optional<WalkedRows> rows;
     if (options.gpu) rows.emplace(graph);
     const RowsOfDistances of_distances = options.gpu ? rows_of_distances(graph) : RowsOfDistances{};
     for (NodeId id = 0; id < graph.nodes().size(); ++id)
-        if (live[id])
+        if (live[id] &&
+            !(layouts && convolve_channels_last(r, graph, graph.node(id), *layouts, in_memory)))
             legalize_node(r, graph, id, uses, options, rows ? &*rows : nullptr, sums, of_distances,
                           in_memory);
     Graph g = r.finish();

@@ -506,7 +506,10 @@ bool legalize_convolution(Rewriter& r, const Graph& old, const Node& n,
         turned_weight(r, old, in_memory, n);
         return true;
     }
-    if (!wants_padded_copy(old, n)) return false;
+    // A GPU's library takes few channels that are given apart as they are: see layout.cpp.
+    if (!wants_padded_copy(old, n) ||
+        (gpu && old.type(n.operands[0]).dtype == DType::F32 && old.type(n.operands[0]).rank() > 3))
+        return false;
     padded_convolution(r, old, in_memory, n);
     return true;
 }

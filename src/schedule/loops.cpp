@@ -7,6 +7,7 @@
 
 #include "schedule/index.h"
 #include "schedule/jam.h"
+#include "schedule/transposes.h"
 #include "schedule/window_blocks.h"
 
 namespace ingot::sched {
@@ -21,6 +22,8 @@ constexpr double kStoreWeight = 2;  // a store also loads its line
 constexpr std::int64_t kShort = 8;  // extents that fill no vector
 constexpr std::int64_t kFew = 64;   // extents of which a tile may have all
 constexpr std::int64_t kMostUnrolled = 16;
+constexpr std::int64_t kEven = 8;   // elements of a GPU's widest accesses
+constexpr double kLarge = 1 << 18;  // points
 
 // An expression of loop variables and what walking along it costs.
 struct Access {
@@ -51,6 +54,7 @@ class Arranger {
         if (!run && !gpu_) join_innermost();
         for (std::size_t p = 0; p < nest_.phases.size(); ++p) merge(nest_.phases[p].loops, p);
         if (!run) tile();
+        if (!run && gpu_) join_uneven();
         if (run) nest_.loops.push_back(*run);
         rename();
         collect();
@@ -165,6 +169,57 @@ class Arranger {
                 join(loops, o, loops.size() - 1, std::nullopt);
     }
 
+    // On a GPU: loops over dense memory become one where vectors do not fit into the inner one (an
+    // odd number of columns), though some operands (a row's number, a bias) do not walk them like
+    // one: these are found by division.
+    void join_uneven() {
+        auto& loops = nest_.loops;
+        if (nest_.phases.size() != 1 || !nest_.phases[0].loops.empty()) return;
+        const Phase& phase = nest_.phases[0];
+        for (const Inst& i : phase.insts)
+            if (i.kind == InstKind::Index || i.kind == InstKind::Bind || i.mask != kNone) return;
+        double points = 1;
+        for (const Loop& l : loops)
+            points *= l.extent.is_constant() ? static_cast<double>(l.extent.constant()) : 0;
+        if (points < kLarge ||
+            std::ranges::any_of(
+                phase.stores,
+                [](const Store& s) { return s.mask != kNone || s.mode != StoreMode::Write; }))
+            return;
+        while (loops.size() > 1 && loops.back().extent.constant() % kEven != 0) {
+            const Loop outer = loops[loops.size() - 2], inner = loops.back();
+            const auto like_one = [&](Expr offset) {
+                const auto lo = linear_in(offset, outer.var), li = linear_in(offset, inner.var);
+                return lo && li && lo->stride == li->stride * inner.extent && li->stride.is(1);
+            };
+            // What has elements of its own for both lies in rows one behind the other.
+            const auto fits = [&](Expr offset) {
+                return like_one(offset) ||
+                       !(contains(offset, outer.var) && contains(offset, inner.var));
+            };
+            for (const Inst& i : phase.insts)
+                if (i.kind == InstKind::Load && !fits(i.offset)) return;
+            for (const Store& s : phase.stores)
+                if (!like_one(s.offset)) return;
+            const Expr extent = outer.extent * inner.extent;
+            const Expr joined = loop_variable(pool_, "m", merged_++, extent);
+            const auto apply = [&](Expr& e) {
+                if (e.is_constant()) return;
+                const bool whole = like_one(e);
+                e = substitute(e, [&](Expr s) -> std::optional<Expr> {
+                    if (s == outer.var) return whole ? Expr(0) : floor_div(joined, inner.extent);
+                    if (s == inner.var) return whole ? joined : mod(joined, inner.extent);
+                    return std::nullopt;
+                });
+            };
+            for (Inst& i : nest_.phases[0].insts) apply(i.offset);
+            for (Store& s : nest_.phases[0].stores) apply(s.offset);
+            loops.pop_back();
+            loops.back() = {joined, extent, LoopKind::Serial};
+        }
+        collect();
+    }
+
     using Replacement = std::vector<std::pair<Expr, Expr>>;
     void replace(std::optional<std::size_t> phase, const Replacement& with) {
         auto apply = [&](Expr& e) {
@@ -205,6 +260,8 @@ class Arranger {
         if (loops.size() < 2) return;
         for (const Phase& p : nest_.phases)
             if (!p.loops.empty()) return;
+        // Blocks of a GPU have tiles of their own.
+        if (gpu_ && find_transpose(nest_, draft_.kernel.buffers)) return;
         const Loop v = loops.back();
         for (const Access& a : accesses_) {
             auto across = linear_in(a.offset, v.var);

@@ -18,21 +18,6 @@ std::int64_t divisor_below(std::int64_t n, std::int64_t limit) {
     return 1;
 }
 
-bool splittable(Prim p) {
-    switch (p) {
-        case Prim::Sum:
-        case Prim::Prod:
-        case Prim::Amax:
-        case Prim::Amin:
-        case Prim::All:
-        case Prim::Any:
-        case Prim::XorSum:
-            return true;
-        default:
-            return false;
-    }
-}
-
 constexpr std::int64_t kFewResults = 16;
 constexpr std::int64_t kLargeReduction = 1 << 15;
 constexpr std::int64_t kChunk = 2048;
@@ -47,6 +32,21 @@ constexpr std::int64_t kWideRow = 4096;
 constexpr std::int64_t kPartialsOfBlock = 128, kMostPartials = 1024;
 
 }  // namespace
+
+bool splittable(Prim p) {
+    switch (p) {
+        case Prim::Sum:
+        case Prim::Prod:
+        case Prim::Amax:
+        case Prim::Amin:
+        case Prim::All:
+        case Prim::Any:
+        case Prim::XorSum:
+            return true;
+        default:
+            return false;
+    }
+}
 
 std::optional<ValueId> two_stages(Graph& g, const Node& n, ValueId x, const Sizes& result,
                                   int cores) {
@@ -84,8 +84,7 @@ std::optional<ValueId> two_stages(Graph& g, const Node& n, ValueId x, const Size
     return g.emit(Prim::Reshape, {whole}, {{"sizes", result}});
 }
 
-std::optional<ValueId> over_columns(Graph& g, Prim prim, ValueId x, Ints dims) {
-    if (!splittable(prim)) return std::nullopt;
+std::optional<Stages> columns_in_stages(Graph& g, ValueId x, Ints dims) {
     std::sort(dims.begin(), dims.end());
     Sizes sizes = g.type(x).sizes;
     const Ints all_dims = dims;
@@ -132,8 +131,15 @@ std::optional<ValueId> over_columns(Graph& g, Prim prim, ValueId x, Ints dims) {
     std::ranges::sort(first);
     for (std::int64_t& d : first)  // where they are without the others
         d -= std::count_if(rest.begin(), rest.end(), [&](std::int64_t r) { return r < d; });
-    const ValueId partial = g.emit(prim, {x}, {{"dims", rest}});
-    return g.emit(prim, {partial}, {{"dims", first}});
+    return Stages{x, rest, first, kNone, {}};
+}
+
+std::optional<ValueId> over_columns(Graph& g, Prim prim, ValueId x, Ints dims) {
+    if (!splittable(prim)) return std::nullopt;
+    const auto stages = columns_in_stages(g, x, std::move(dims));
+    if (!stages) return std::nullopt;
+    const ValueId partial = g.emit(prim, {stages->x}, {{"dims", stages->rest}});
+    return g.emit(prim, {partial}, {{"dims", stages->first}});
 }
 
 std::optional<ValueId> in_runs(Graph& g, ValueId x, Ints dims) {

@@ -16,9 +16,23 @@ namespace ingot::sched {
 std::optional<ValueId> two_stages(Graph& g, const Node& n, ValueId x, const Sizes& result,
                                   int cores);
 
+/// A reduction in two stages: of `x`, a value maybe with a dim cut in two, over `rest`, then of the
+/// partial results over `first` (dims of what the first stage leaves). `tail`: elements that are in
+/// no piece of x, and their reduced dims.
+struct Stages {
+    ValueId x = kNone;
+    Ints rest, first;
+    ValueId tail = kNone;
+    Ints tail_dims;
+};
+
 /// On a GPU: a reduction whose results lie side by side in memory, too few of them to keep the GPU
 /// busy with a thread each. The leading reduced dims, or chunks of one, first give partial results.
+std::optional<Stages> columns_in_stages(Graph& g, ValueId x, Ints dims);
 std::optional<ValueId> over_columns(Graph& g, Prim prim, ValueId x, Ints dims);
+
+/// Whether the prim of partial results is the prim of all.
+bool splittable(Prim prim);
 
 /// On a GPU: sums, in fp32, of the columns of rows that a kernel walks as rows, too (a norm's
 /// gradient, of its input and of its weights). They are cut into runs of a few rows, over which

@@ -169,7 +169,7 @@ ValueId sum_over(Graph& g, Sums& sums, ValueId x, const Ints& dims, bool gpu) {
     auto [it, fresh] = sums.all.try_emplace({x, dims}, kNone);
     if (!fresh) return it->second;
     std::optional<ValueId> staged;
-    if (gpu) staged = over_columns(g, Prim::Sum, x, dims);
+    if (gpu) staged = sums.split->reduce_columns(g, Prim::Sum, x, dims);
     it->second = staged ? *staged : g.emit(Prim::Sum, {x}, {{"dims", dims}});
     return it->second;
 }
@@ -218,13 +218,20 @@ ValueId variance(Graph& g, Sums& sums, const Node& n, ValueId operand, bool gpu,
     const Sizes sizes = g.type(x).sizes;
     Expr count = 1;
     for (std::int64_t d : dims) count *= sizes[static_cast<std::size_t>(d)];
-    ValueId sum = sum_over(g, sums, x, dims, gpu);
-    ValueId squares =
-        sum_of_squares(g, sums, x, sum, size_like(g, sum, count), dims, gpu, one_pass);
-    ValueId divisor = g.emit(Prim::Sub, {size_like(g, squares, count),
-                                         full_like(g, squares, n.attrs.get<double>("correction"))});
-    divisor = g.emit(Prim::Maximum, {divisor, full_like(g, squares, 0.0)});
-    return convert(g, g.emit(Prim::Div, {squares, divisor}), dtype);
+    std::optional<ValueId> sum, squares;
+    if (gpu) sum = sums.split->reduce(g, Prim::Sum, x, dims, n.operands[0], n.results[0]);
+    const bool in_pieces = sum.has_value();
+    if (!sum) sum = sum_over(g, sums, x, dims, gpu);
+    const ValueId size = size_like(g, *sum, count);
+    // What has 16 bits is read once by sums relative to its first elements, too.
+    if (gpu && (in_pieces || !is_widened(g, x)))
+        squares = sums.split->squares(g, x, dims, g.emit(Prim::Div, {*sum, size}));
+    if (!squares) squares = sum_of_squares(g, sums, x, *sum, size, dims, gpu, one_pass);
+    ValueId divisor = g.emit(
+        Prim::Sub,
+        {size_like(g, *squares, count), full_like(g, *squares, n.attrs.get<double>("correction"))});
+    divisor = g.emit(Prim::Maximum, {divisor, full_like(g, *squares, 0.0)});
+    return convert(g, g.emit(Prim::Div, {*squares, divisor}), dtype);
 }
 
 }  // namespace ingot::sched

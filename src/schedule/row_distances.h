@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ir/graph.h"
+#include "schedule/split_rows.h"
 
 namespace ingot::sched {
 
@@ -25,6 +26,7 @@ using RowsOfDistances = std::set<std::pair<ValueId, Ints>>;
 /// Sums already there, so that a variance shares its mean's, and distances that several sums are
 /// of.
 struct Sums {
+    SplitRows* split = nullptr;  // on GPUs: sums in stages
     std::map<std::pair<ValueId, Ints>, ValueId> all;
     std::map<std::pair<ValueId, Ints>, Shifted> shifted;
 };
