@@ -394,5 +394,129 @@ TEST(Nvptx, RandomKernelsAssemble) {
     EXPECT_GT(kernels, 60);
 }
 
+std::string softmax_text(const std::string& sizes, const std::string& kept, int dim,
+                         const std::string& dims) {
+    const std::string all = "f32[" + sizes + "]", some = "f32[" + kept + "]";
+    const auto spread = [&](int to, int from) {
+        return "  %" + std::to_string(to) + ": " + all + " = broadcast(%" + std::to_string(from) +
+               ") {sizes=(" + sizes + "), dims=(" + dims + ")}\n";
+    };
+    const std::string over = ") {dims=(" + std::to_string(dim) + ")}\n";
+    return "graph(%0 \"x\": bf16[" + sizes + "]) {\n  %1: " + all +
+           " = convert(%0) {dtype=f32}\n  %2: " + some + " = amax(%1" + over + spread(3, 2) +
+           "  %4: " + all + " = sub(%1, %3)\n  %5: " + all + " = exp(%4)\n  %6: " + some +
+           " = sum(%5" + over + spread(7, 6) + "  %8: " + all + " = div(%5, %7)\n  %9: bf16[" +
+           sizes + "] = convert(%8) {dtype=bf16}\n  return %9\n}\n";
+}
+
+Plan gpu_plan(const std::string& text) {
+    ScheduleOptions options;
+    options.gpu = true;
+    options.cores = 132;
+    return schedule(run_passes(parse_graph(text), PassContext{}), options);
+}
+
+// The only kernel's code, which ptxas takes.
+Ptx only_kernel(const std::string& text) {
+    const Plan plan = gpu_plan(text);
+    EXPECT_EQ(plan.kernels.size(), 1u) << to_string(plan);
+    Ptx ptx = ptx_of(plan.kernels[0]);
+    if (have_ptxas()) {
+        EXPECT_EQ(assemble(ptx.text), "");
+        EXPECT_EQ(assemble_for_older(plan.kernels[0]), "");
+    }
+    return ptx;
+}
+
+TEST(Nvptx, SeveralShortRowsShareAWarp) {
+    // Eight pieces of 16 bytes a row: four lanes with two each, 32 rows in a block of 128 threads.
+    const Ptx even = only_kernel(softmax_text("2097152, 64", "2097152", 1, "0"));
+    EXPECT_EQ(even.launches[0].threads, 128u);
+    EXPECT_EQ(even.launches[0].points_per_block, 32);
+    EXPECT_EQ(count(even.text, "ld.global.v4.u32"), 2u) << even.text;
+    EXPECT_EQ(count(even.text, "shfl.sync"), 2u * 2) << even.text;
+    EXPECT_EQ(count(even.text, "ld.local"), 0u) << even.text;
+    // What is left of the last warp's rows stores nothing.
+    const Ptx odd = only_kernel(softmax_text("1000001, 42", "1000001", 1, "0"));
+    EXPECT_GT(odd.launches[0].points_per_block, 4);
+    EXPECT_EQ(count(odd.text, "ld.local"), 0u) << odd.text;
+}
+
+TEST(Nvptx, ColumnsStayInRegistersFromPhaseToPhase) {
+    const Ptx ptx = only_kernel(softmax_text("32, 64, 65536", "32, 65536", 1, "0, 2"));
+    // 64 rows of four neighbouring columns, shared by four warps: each is loaded once.
+    EXPECT_EQ(ptx.launches[0].threads, 128u);
+    EXPECT_EQ(count(ptx.text, "ld.global.v2.u32"), 16u) << ptx.text;
+    EXPECT_EQ(count(ptx.text, "ld.global"), 16u) << ptx.text;
+    // A number of columns that fills no block.
+    only_kernel(softmax_text("32, 64, 1003", "32, 1003", 1, "0, 2"));
+}
+
+TEST(Nvptx, LongRowsDoNotSpill) {
+    if (!have_ptxas()) GTEST_SKIP();
+    const Ptx ptx = only_kernel(softmax_text("8192, 16384", "8192", 1, "0"));
+    const auto folder = std::filesystem::temp_directory_path();
+    const auto source = folder / ("ingot-long-" + std::to_string(::getpid()) + ".ptx");
+    const auto log = source.string() + ".log";
+    std::ofstream(source) << ptx.text;
+    ASSERT_EQ(
+        std::system(("ptxas -v -arch=sm_90 -o /dev/null " + source.string() + " > " + log + " 2>&1")
+                        .c_str()),
+        0);
+    std::ifstream said(log);
+    const std::string report(std::istreambuf_iterator<char>(said), {});
+    EXPECT_NE(report.find(" 0 bytes spill stores"), std::string::npos) << report;
+    std::filesystem::remove(source);
+    std::filesystem::remove(log);
+}
+
+TEST(Nvptx, OrdersInMemoryMeetInSharedMemory) {
+    const Ptx even = only_kernel(R"(graph(%0 "x": f32[4096, 2048]) {
+  %1: f32[2048, 4096] = permute(%0) {dims=(1, 0)}
+  %2: f32[2048, 4096] = relu(%1)
+  return %2
+})");
+    EXPECT_EQ(count(even.text, "st.shared"), 4u) << even.text;
+    EXPECT_EQ(count(even.text, "ld.shared"), 4u) << even.text;
+    EXPECT_EQ(to_string(even.launches[0].points), "8192");
+    // Odd sizes, an operand in each order, 16 bits.
+    const Ptx odd = only_kernel(
+        R"(graph(%0 "x": bf16[16, 317, 2049], %1 "y": bf16[16, 2049, 317]) {
+  %2: bf16[16, 2049, 317] = permute(%0) {dims=(0, 2, 1)}
+  %3: bf16[16, 2049, 317] = add(%1, %2)
+  return %3
+})");
+    EXPECT_GT(count(odd.text, "st.shared"), 0u) << odd.text;
+    EXPECT_EQ(to_string(odd.launches[0].points), "2640");  // 16 images of 33 times 5 tiles
+    // Two neighbours at once.
+    const Ptx pairs = only_kernel(R"(graph(%0 "x": bf16[4096, 2048]) {
+  %1: bf16[2048, 4096] = permute(%0) {dims=(1, 0)}
+  %2: bf16[2048, 4096] = relu(%1)
+  return %2
+})");
+    EXPECT_EQ(count(pairs.text, "ld.global.u32"), 8u) << pairs.text;
+    EXPECT_EQ(count(pairs.text, "st.global.b32"), 8u) << pairs.text;
+}
+
+TEST(Nvptx, DenseMemoryOfOddSizesIsReadSixteenBytesAtATime) {
+    const Ptx whole = only_kernel(R"(graph(%0 "x": bf16[3951, 7593]) {
+  %1: bf16[3951, 7593] = relu(%0)
+  return %1
+})");
+    EXPECT_EQ(count(whole.text, "ld.global.v4.u32"), 1u) << whole.text;
+    EXPECT_EQ(count(whole.text, "st.global.v4.b32"), 1u) << whole.text;
+    // Beside what is repeated along rows or columns of an odd length.
+    const Ptx beside = only_kernel(
+        R"(graph(%0 "x": bf16[1284803, 23], %1 "b": bf16[23], %2 "s": bf16[1284803]) {
+  %3: bf16[1284803, 23] = broadcast(%1) {sizes=(1284803, 23), dims=(1)}
+  %4: bf16[1284803, 23] = broadcast(%2) {sizes=(1284803, 23), dims=(0)}
+  %5: bf16[1284803, 23] = add(%0, %3)
+  %6: bf16[1284803, 23] = mul(%5, %4)
+  return %6
+})");
+    EXPECT_EQ(count(beside.text, "ld.global.v4.u32"), 1u) << beside.text;
+    EXPECT_EQ(count(beside.text, "st.global.v4.b32"), 1u) << beside.text;
+}
+
 }  // namespace
 }  // namespace ingot::codegen

@@ -30,6 +30,8 @@ constexpr std::int64_t kSharedBytes = 96 << 10;
 constexpr unsigned kChunks = 4;                 // of rows copied at odd places, of a thread at once
 constexpr int kOverlapping = 90;                // capability from which on kernels may overlap
 constexpr std::size_t kMostRepeated = 64;       // instructions of a phase that a thread repeats
+constexpr std::int64_t kMostUnrolled = 256;     // instructions of a window
+constexpr unsigned kStoredAtOnce = 4;           // pieces of a long row
 constexpr unsigned kMostAhead = 8;              // accesses that later phases ask for early
 constexpr std::int64_t kAccessBytes = 16;       // of one, at most
 constexpr std::uint64_t kBufferAlignment = 16;  // of every buffer: programs see to it
@@ -61,6 +63,12 @@ class GpuNestEmitter {
         launch_.points = extent_of(outer_);
         launch_.threads = map_.threads;
         launch_.points_per_block = map_.groups() * (map_.rows ? 1 : map_.lanes) * map_.copies;
+        if (map_.tile) {
+            launch_.points = tiles_of(nest_, *map_.tile);
+            launch_.threads = GpuTile::kThreads;
+            launch_.points_per_block = 1;
+            return;
+        }
         if (map_.rows || map_.lanes > 1) return;
         copy_ = find_row_copy(kernel, nest_);
         if (!copy_) return;
@@ -92,12 +100,30 @@ class GpuNestEmitter {
             first = b_.CreateAdd(b_.CreateMul(block, groups), own);
             step = b_.CreateMul(blocks, groups);
         }
+        if (map_.tile) {
+            TileEmitter tiles(context_, index_, module_, buffers_, nest_, *map_.tile, thread_);
+            stride_loop("tile", block, points, blocks, [&](IrValue tile) { tiles.run(tile); });
+            b_.CreateRetVoid();
+            return launch_;
+        }
         if (copy_) {
             copy_rows(block, blocks, points);
             b_.CreateRetVoid();
             return launch_;
         }
         const unsigned at_once = map_.rows ? 1 : map_.lanes;
+        // Rows that share a warp, and columns whose parts a block shares, come and go together.
+        unsigned neighbours = 1;
+        IrValue own_point = nullptr;
+        if (map_.rows && map_.group < kWarp) {
+            neighbours = kWarp / map_.group;
+            own_point = b_.CreateUDiv(thread_, number(map_.group));
+            own_point = b_.CreateURem(own_point, number(neighbours));
+        } else if (part_ && map_.single) {
+            neighbours = map_.groups();
+            own_point = b_.CreateURem(thread_, number(neighbours));
+        }
+        if (own_point) first = b_.CreateSub(first, own_point);
         if (map_.copies > 1) {
             first = b_.CreateAdd(b_.CreateMul(block, number(map_.threads * map_.copies)), thread_);
             step = b_.CreateMul(blocks, number(map_.threads * map_.copies));
@@ -108,21 +134,46 @@ class GpuNestEmitter {
         }
         stride_loop("point", first, points, step, [&](IrValue point) {
             if (map_.copies > 1) return emit_copies(point);
-            index_.enter_scope();
-            if (at_once > 1) index_.set_vector(outer_.back().var, at_once, at_once);
-            bind_flat(outer_, point);
-            if (run_)
-                emit_run();
-            else
-                emit_point();
-            if (at_once > 1) index_.clear_vector();
-            index_.leave_scope();
+            if (own_point) {
+                IrValue own = b_.CreateMul(own_point, number(at_once));
+                point = enter_neighbour(b_.CreateAdd(point, own), points, neighbours, at_once);
+            }
+            if (!map_.ragged) return emit_at(point, at_once);
+            IrValue end = b_.CreateAdd(point, number(at_once));
+            emit_if_else(
+                b_, b_.CreateICmpSLE(end, points), [&] { emit_at(point, at_once); },
+                [&] {
+                    map_.lanes = 1;
+                    stride_loop("single", point, points, number(1),
+                                [&](IrValue one) { emit_at(one, 1); });
+                    map_.lanes = at_once;
+                });
         });
         b_.CreateRetVoid();
         return launch_;
     }
 
   private:
+    // Beyond the last point threads work on that one again, and store nothing.
+    IrValue enter_neighbour(IrValue point, IrValue points, unsigned neighbours, unsigned at_once) {
+        const Expr all = launch_.points;
+        if (all.is_constant() && all.constant() % (neighbours * at_once) == 0) return point;
+        row_active_ = b_.CreateICmpSLT(point, points);
+        return b_.CreateSelect(row_active_, point, b_.CreateSub(points, number(at_once)));
+    }
+
+    void emit_at(IrValue point, unsigned lanes) {
+        index_.enter_scope();
+        if (lanes > 1) index_.set_vector(outer_.back().var, lanes, lanes);
+        bind_flat(outer_, point);
+        if (run_)
+            emit_run();
+        else
+            emit_point();
+        if (lanes > 1) index_.clear_vector();
+        index_.leave_scope();
+    }
+
     void emit_point() {
         results_.clear();
         if (!run_) kept_.clear();
@@ -272,19 +323,27 @@ class GpuNestEmitter {
         return !buffer.written && load.mask == kNone && is_plain(buffer.dtype) &&
                bytes(buffer.dtype) == 2;
     }
-    // The same bits, but nothing that was computed from them before: what LLVM would keep instead
-    // is wider.
-    IrValue anew(IrValue raw) {
+    // The same bits, but nothing that another phase has computed from them: what would be kept
+    // instead is wider.
+    IrValue anew(IrValue raw, const Phase& phase) {
         const unsigned bits = raw->getType()->getPrimitiveSizeInBits().getFixedValue();
         if (bits % 32 != 0) return raw;
-        llvm::Type* word = b_.getInt32Ty();
-        auto* words = llvm::FixedVectorType::get(word, bits / 32);
-        auto* type = llvm::FunctionType::get(word, {word}, false);
-        auto* same = llvm::InlineAsm::get(type, "mov.b32 $0, $1;", "=r,r", true);
+        auto* words = llvm::FixedVectorType::get(b_.getInt32Ty(), bits / 32);
         IrValue v = b_.CreateBitCast(raw, words);
         for (unsigned k = 0; k < bits / 32; ++k)
-            v = b_.CreateInsertElement(v, b_.CreateCall(same, {b_.CreateExtractElement(v, k)}), k);
+            v = b_.CreateInsertElement(v, of_phase(b_.CreateExtractElement(v, k), phase), k);
         return b_.CreateBitCast(v, raw->getType());
+    }
+    // The same word for a compiler that cannot tell it from another phase's. That addresses have
+    // fewer than 58 bits only this program knows.
+    IrValue of_phase(IrValue word, const Phase& phase) {
+        const auto shift = 58 + (&phase - nest_.phases.data()) % 6;
+        IrValue zero = b_.CreatePtrToInt(context_.error, b_.getInt64Ty());
+        zero = b_.CreateTrunc(b_.CreateLShr(zero, shift), b_.getInt32Ty());
+        auto* type =
+            llvm::FunctionType::get(b_.getInt32Ty(), {b_.getInt32Ty(), b_.getInt32Ty()}, false);
+        auto* with = llvm::InlineAsm::get(type, "or.b32 $0, $1, $2;", "=r,r,r", false);
+        return b_.CreateCall(with, {word, zero});
     }
     static bool is_plain(DType t) { return t == DType::F32 || t == DType::BF16 || t == DType::F16; }
 
@@ -493,7 +552,7 @@ class GpuNestEmitter {
         if (found == kept_.end()) return std::nullopt;
         if (found->second.raw) {
             IrValue raw = found->second.value.re;
-            if (map_.as_stored) raw = anew(raw);
+            if (map_.as_stored) raw = anew(raw, phase);
             return Lanes{from_storage(context_, buffer.dtype, raw)};
         }
         return found->second.value;
@@ -553,7 +612,12 @@ class GpuNestEmitter {
     IrValue special(llvm::Intrinsic::ID id) {
         return b_.CreateZExt(b_.CreateIntrinsic(id, {}, {}), b_.getInt64Ty());
     }
-    void barrier() { emit_group_barrier(b_, map_); }
+    void barrier() {
+        if (part_)
+            b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
+        else
+            emit_group_barrier(b_, map_);
+    }
 
     // --- loops ---
 
@@ -608,22 +672,33 @@ class GpuNestEmitter {
                     [&] { emit_loop(phase, together, lanes); });
             return {};
         }
-        std::vector<Partial> results = together && map_.single ? emit_pieces(number_of_phase)
-                                                               : emit_loop(phase, together, lanes);
-        if (together) GroupReduction(context_, module_, map_, thread_).run(phase, results, turn());
-        if (map_.rows && read_later(number_of_phase)) barrier();
+        std::vector<Partial> results = map_.single && !phase.loops.empty()
+                                           ? emit_pieces(number_of_phase)
+                                           : emit_loop(phase, together, lanes);
+        if (together)
+            GroupReduction(context_, module_, map_, thread_).run(phase, results, turn());
+        else if (part_ && map_.single && !results.empty())
+            GroupReduction(context_, module_, map_, thread_).run_parts(phase, results);
+        if ((map_.rows || (part_ && map_.single)) && read_later(number_of_phase)) barrier();
         return results;
     }
 
     BodyEmitter body_of(const Phase& phase) {
         BodyEmitter body(context_, index_, buffers_, {nest_.round_intermediates});
         body.begin(phase.insts);
-        body.reduced = [this](const Inst& inst) {
+        body.reduced = [this, &phase](const Inst& inst) {
             const Partial& p = results_[static_cast<std::size_t>(inst.phase)]
                                        [static_cast<std::size_t>(inst.reduction)];
-            return inst.component == 1 ? Lanes{p.index} : p.value;
+            if (inst.component == 1) return Lanes{p.index};
+            return map_.as_stored ? Lanes{of_its_own(p.value.re, phase), p.value.im} : p.value;
         };
         return body;
+    }
+    // A row's number, so that what is computed of it is not kept for all elements either.
+    IrValue of_its_own(IrValue number, const Phase& phase) {
+        if (!number->getType()->isFloatTy()) return number;
+        return b_.CreateBitCast(of_phase(b_.CreateBitCast(number, b_.getInt32Ty()), phase),
+                                b_.getFloatTy());
     }
     static Partial value_of(const Reduction& r, const BodyEmitter& body) {
         Partial next{body.value(r.value)};
@@ -653,7 +728,21 @@ class GpuNestEmitter {
         const Phase& phase = nest_.phases[number_of_phase];
         std::vector<BodyEmitter> bodies;
         std::vector<Partial> results;
+        // All of a long row's results do not fit into registers at once.
+        const bool by_parts = map_.as_stored && phase.reductions.empty();
+        const unsigned at_once = by_parts ? kStoredAtOnce : map_.each;
+        unsigned stored = 0;
+        const auto store_computed = [&](unsigned computed) {
+            const unsigned piece = piece_;
+            for (; stored < computed; ++stored) {
+                piece_ = stored;
+                store_piece(phase, bodies[stored]);
+            }
+            piece_ = piece;
+        };
+        bodies.reserve(map_.each);
         for (piece_ = 0; piece_ < map_.each; ++piece_) {
+            if (piece_ - stored == at_once) store_computed(piece_);
             IrValue active = enter_piece(phase);
             compute_piece(phase, bodies.emplace_back(body_of(phase)));
             for (std::size_t r = 0; r < phase.reductions.size(); ++r) {
@@ -675,30 +764,34 @@ class GpuNestEmitter {
         for (std::size_t r = 0; r < results.size(); ++r) {
             if (const Inst* stored = extremum_as_stored(phase, phase.reductions[r]))
                 results[r].value.re = from_storage(context_, type_of(*stored), results[r].value.re);
-            results[r] = across_lanes(context_, phase.reductions[r], results[r]);
+            if (map_.rows) results[r] = across_lanes(context_, phase.reductions[r], results[r]);
         }
-        if (!results.empty()) ask_ahead(number_of_phase);
-        for (piece_ = 0; piece_ < map_.each; ++piece_) store_piece(phase, bodies[piece_]);
+        if (!results.empty() && map_.rows) ask_ahead(number_of_phase);
+        store_computed(map_.each);
         return results;
     }
 
     // Binds the phase's loop to a thread's piece; returns whether there is one, or null for always.
     IrValue enter_piece(const Phase& phase) {
-        IrValue active = nullptr, piece = lane_;
-        if (piece_ > 0) piece = b_.CreateAdd(piece, number(std::uint64_t{piece_} * map_.group));
-        if (static_cast<std::int64_t>(piece_ + 1) * map_.group > map_.pieces) {
+        // Of a row, neighbouring threads have neighbouring pieces; of columns, warps have rows.
+        const unsigned width = map_.rows ? map_.group : map_.parts;
+        IrValue active = nullptr, piece = map_.rows ? lane_ : part_;
+        if (piece == nullptr) piece = number(0);
+        if (piece_ > 0) piece = b_.CreateAdd(piece, number(std::uint64_t{piece_} * width));
+        if (static_cast<std::int64_t>(piece_ + 1) * width > map_.pieces) {
             IrValue last = number(static_cast<std::uint64_t>(map_.pieces - 1));
             active = b_.CreateICmpULE(piece, last);
             piece = b_.CreateSelect(active, piece, last);
         }
         index_.enter_scope();
         const Expr var = phase.loops[0].var;
-        if (map_.lanes > 1) index_.set_vector(var, map_.lanes, map_.lanes);
-        index_.bind(var, map_.lanes > 1 ? b_.CreateMul(piece, number(map_.lanes)) : piece);
+        const bool wide = map_.rows && map_.lanes > 1;
+        if (wide) index_.set_vector(var, map_.lanes, map_.lanes);
+        index_.bind(var, wide ? b_.CreateMul(piece, number(map_.lanes)) : piece);
         return active;
     }
     void leave_piece() {
-        if (map_.lanes > 1) index_.clear_vector();
+        if (map_.rows && map_.lanes > 1) index_.clear_vector();
         index_.leave_scope();
     }
 
@@ -807,6 +900,7 @@ class GpuNestEmitter {
                 stores.push_back(&s);
         if (stores.empty()) return;
         IrValue active = enter_piece(phase);
+        if (row_active_) active = active ? b_.CreateAnd(active, row_active_) : row_active_;
         const auto write = [&] {
             for (const Store* s : stores) body.store(*s);
         };
@@ -887,25 +981,69 @@ class GpuNestEmitter {
                 begin = b_.CreateMul(begin, number(lanes));
                 step = number(static_cast<std::uint64_t>(map_.group) * lanes);
             }
-            stride_loop("inner", begin, end, step, [&](IrValue flat) {
-                for (unsigned k = 0; k < copies; ++k) {
-                    index_.enter_scope();
-                    if (lanes > 1) index_.set_vector(phase.loops.back().var, lanes, lanes);
-                    bind_flat(phase.loops, k == 0 ? flat : b_.CreateAdd(flat, number(k)));
-                    at_point();
-                    if (lanes > 1) index_.clear_vector();
-                    index_.leave_scope();
-                }
-            });
+            if (unrolls_inner(phase, together)) {
+                emit_windows(phase, at_point);
+            } else
+                stride_loop("inner", begin, end, step, [&](IrValue flat) {
+                    for (unsigned k = 0; k < copies; ++k) {
+                        index_.enter_scope();
+                        if (lanes > 1) index_.set_vector(phase.loops.back().var, lanes, lanes);
+                        bind_flat(phase.loops, k == 0 ? flat : b_.CreateAdd(flat, number(k)));
+                        at_point();
+                        if (lanes > 1) index_.clear_vector();
+                        index_.leave_scope();
+                    }
+                });
         }
         std::vector<Partial> results;
         for (std::size_t r = 0; r < phase.reductions.size(); ++r) {
             Partial p = sums.get(r);
             results.push_back(lanes > 1 ? across_lanes(context_, phase.reductions[r], p) : p);
         }
-        if (part_ && !results.empty())
+        if (part_ && !map_.single && !results.empty())
             GroupReduction(context_, module_, map_, thread_).run_parts(phase, results);
         return results;
+    }
+
+    // Whether a thread walks alone over short loops inside of others: a window of an image.
+    bool unrolls_inner(const Phase& phase, bool together) const {
+        if (together || part_ || phase.loops.size() < 2) return false;
+        const Expr inner = phase.loops.back().extent;
+        return inner.is_constant() && extent_of(phase.loops).is_constant() &&
+               inner.constant() * static_cast<std::int64_t>(phase.insts.size()) <= kMostUnrolled;
+    }
+    // The inner loop's places, and in small windows all, are numbers that the code contains.
+    template <class AtPoint>
+    void emit_windows(const Phase& phase, const AtPoint& at_point) {
+        std::vector<Loop> outer = phase.loops, inner;
+        std::int64_t unrolled = static_cast<std::int64_t>(phase.insts.size());
+        while (!outer.empty() && unrolled * outer.back().extent.constant() <= kMostUnrolled) {
+            unrolled *= outer.back().extent.constant();
+            inner.insert(inner.begin(), outer.back());
+            outer.pop_back();
+        }
+        const std::int64_t count = extent_of(inner).constant();
+        const auto points = [&] {
+            for (std::int64_t k = 0; k < count; ++k) {
+                index_.enter_scope();
+                std::int64_t rest = k;
+                for (std::size_t l = inner.size(); l-- > 0;) {
+                    const std::int64_t n = inner[l].extent.constant();
+                    index_.bind(inner[l].var, b_.getInt64(static_cast<std::uint64_t>(rest % n)));
+                    rest /= n;
+                }
+                at_point();
+                index_.leave_scope();
+            }
+        };
+        if (outer.empty()) return points();
+        stride_loop("outer", b_.getInt64(0), index_.scalar(extent_of(outer)), b_.getInt64(1),
+                    [&](IrValue flat) {
+                        index_.enter_scope();
+                        bind_flat(outer, flat);
+                        points();
+                        index_.leave_scope();
+                    });
     }
 
     // Without a loop of its own a phase runs alike in all threads of a point; one of them stores.
@@ -918,15 +1056,20 @@ class GpuNestEmitter {
                 else
                     body.store(s);
         };
+        if (map_.single && !map_.rows)
+            for (const Store& s : phase.stores)
+                if (stays(s)) of_row_[{s.buffer, s.offset.node()}] = rounded(s, body);
         if (part_) {
             for (const Store& s : phase.stores) index_.scalar(s.offset);
-            emit_if(b_, b_.CreateICmpEQ(part_, b_.getInt64(0)), all);
+            IrValue first = b_.CreateICmpEQ(part_, b_.getInt64(0));
+            emit_if(b_, row_active_ ? b_.CreateAnd(first, row_active_) : first, all);
         } else if (map_.rows && !together) {
             for (const Store& s : phase.stores)
                 if (stays(s)) of_row_[{s.buffer, s.offset.node()}] = rounded(s, body);
             // Later phases share what is computed here, so that all threads compute it.
             for (const Store& s : phase.stores) index_.scalar(s.offset);
-            emit_if(b_, b_.CreateICmpEQ(lane_, b_.getInt64(0)), all);
+            IrValue first = b_.CreateICmpEQ(lane_, b_.getInt64(0));
+            emit_if(b_, row_active_ ? b_.CreateAnd(first, row_active_) : first, all);
         } else {
             all();
         }
@@ -998,6 +1141,7 @@ class GpuNestEmitter {
     IrValue thread_ = nullptr;                   // of the block
     IrValue lane_ = nullptr;                     // among those that share its point
     IrValue part_ = nullptr;                     // of its columns' rows; null: all
+    IrValue row_active_ = nullptr;               // whether there is such a row; null: always
     std::optional<Expr> nest_variable_;          // the phases' loop variables under one name
     std::vector<std::vector<bool>> beside_one_;  // see summed_exponentials.h; empty: none
     std::vector<bool> in_registers_;             // by buffer: scratch rows without memory

@@ -2,12 +2,26 @@
 #include "codegen/llvm/gpu_mapping.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace ingot::codegen {
 
 namespace {
 
 constexpr std::int64_t kShortLoop = 64;     // below this a thread walks a phase's loops alone
+constexpr std::int64_t kShortRow = 16;      // but not rows that lie side by side, from this on
+constexpr std::int64_t kSegment = 64;       // bytes that lanes of a row read at once, at least
+constexpr std::int64_t kLargeWindow = 256;  // elements
+// Loads of elements that so many points share may take lane after lane, in short bodies.
+constexpr std::int64_t kRepeated = 2, kOften = 64, kMostGathering = 8;
+constexpr std::int64_t kShortKept = 512;  // elements of a row
+// Columns kept in registers: rows, values of a thread, warps that share them; blocks that keep a
+// GPU busy.
+constexpr std::int64_t kMostKeptRows = 1024, kKeptValues = 64, kBusyBlocks = 264;
+constexpr unsigned kMostKeptParts = 16, kThreadsOfColumns = 512;
+constexpr unsigned kTilesAtOnce = 4;  // of a multiprocessor, of few accesses a thread
+constexpr std::int64_t kFewOfTile = 8;
+constexpr double kCostOfStep = 0.08;        // of an exchange, in passes over a row
 constexpr unsigned kMostThreads = 1024;     // of a block
 constexpr std::int64_t kBusy = 132 * 1024;  // threads that keep a large GPU busy
 constexpr unsigned kVectorBytes = 16;
@@ -21,7 +35,8 @@ constexpr unsigned kElementsOfRuns = 8;  // of a thread, up to which it is one p
 constexpr std::int64_t kWideRuns = 256;  // pieces from which on threads of runs have two
 constexpr unsigned kMostParts = 16, kLeastParts = 4;  // warps of a block that share columns
 constexpr std::int64_t kRowsOfPart = 8;               // each, at least
-constexpr std::int64_t kRegisters = 65536, kWorkingRegisters = 20;  // of a multiprocessor, a thread
+constexpr std::int64_t kRegisters = 65536, kWorkingRegisters = 20,  // of a multiprocessor, a thread
+    kSummingRegisters = 32;
 constexpr std::ptrdiff_t kManyLoads = 5;
 // Blocks of windows (schedule/window_blocks.h): a thread has many accesses on their way at once,
 // and sums in registers.
@@ -35,8 +50,16 @@ class Mapper {
 
     GpuMapping run() {
         GpuMapping m;
+        m.tile = tile_of(kernel_, nest_, index_);
+        if (m.tile) {
+            const std::int64_t elements = m.tile->along * m.tile->across;
+            const bool many = elements / m.tile->lanes_read > kFewOfTile * GpuTile::kThreads;
+            m.resident = many ? kTilesAtOnce / 2 : kTilesAtOnce;
+            return m;
+        }
+        if (keeps_columns(m)) return m;
         const bool columns = walks_columns();
-        m.rows = has_run() || (wants_rows() && !columns);
+        m.rows = has_run() || ((wants_rows() || has_short_rows()) && !columns);
         if (m.rows)
             choose_row(m);
         else
@@ -54,9 +77,40 @@ class Mapper {
     bool wants_rows() const {
         for (const Phase& phase : nest_.phases) {
             Expr n = extent_of(phase.loops);
-            if (!n.is_constant() || n.constant() >= kShortLoop) return true;
+            if (!n.is_constant()) return true;
+            if (n.constant() >= kShortLoop && !is_window(phase)) return true;
         }
         return false;
+    }
+
+    // A window of an image, in several loops, of one of many points: neighbouring threads share
+    // what a cache holds.
+    bool is_window(const Phase& phase) const {
+        const Expr points = extent_of(nest_.loops);
+        return phase.loops.size() > 1 && extent_of(phase.loops).constant() < kLargeWindow &&
+               points.is_constant() && points.constant() >= kBusy / 4;
+    }
+
+    // Rows that a thread could walk alone, but whose neighbours in memory are their own elements.
+    bool has_short_rows() {
+        if (form_.threads != 0) return false;
+        Expr row = 0;
+        for (const Phase& p : nest_.phases) {
+            if (p.loops.empty()) continue;
+            const Expr n = extent_of(p.loops);
+            if (p.loops.size() != 1 || !n.is_constant() || n.constant() < kShortRow ||
+                !(row.is(0) || row == n))
+                return false;
+            row = n;
+            index_.set_vector(p.loops[0].var, 2, 2);
+            const bool beside = std::ranges::any_of(p.insts, [&](const Inst& i) {
+                const auto stride = index_.lane_stride(i.offset);
+                return i.kind == InstKind::Load && stride && stride->is(1);
+            });
+            index_.clear_vector();
+            if (!beside) return false;
+        }
+        return !row.is(0);
     }
 
     bool has_run() const {
@@ -93,6 +147,91 @@ class Mapper {
             }
         }
         return across;
+    }
+
+    // Columns that several phases walk: a thread keeps its elements of neighbouring ones in
+    // registers, all of them or, with the warps of its block, a part.
+    bool keeps_columns(GpuMapping& m) {
+        const Expr points = extent_of(nest_.loops);
+        if (!(form_ == NestForm{}) || has_run() || nest_.loops.empty() || !points.is_constant())
+            return false;
+        std::int64_t rows = 0;
+        int walks = 0;
+        bool across = false;
+        const Loop& last = nest_.loops.back();
+        for (const Phase& p : nest_.phases) {
+            if (p.loops.empty()) continue;
+            const Expr n = extent_of(p.loops);
+            if (p.loops.size() != 1 || !n.is_constant() || (rows != 0 && n.constant() != rows))
+                return false;
+            rows = n.constant();
+            ++walks;
+            for (const Inst& i : p.insts) {
+                if (i.kind == InstKind::Bind) return false;
+                if (i.kind != InstKind::Load) continue;
+                if (is_scratch(i.buffer)) {
+                    if (!(i.offset == p.loops[0].var)) return false;
+                    continue;
+                }
+                const auto along = stride_of(i.offset, p.loops[0].var);
+                const auto beside = stride_of(i.offset, last.var);
+                if (along && along->is(1) && !(beside && beside->is(0))) return false;
+                across = across || (beside && beside->is(1) && !(along && along->is(0)));
+            }
+            for (const Store& s : p.stores)
+                if (s.mode != StoreMode::Write ||
+                    (is_scratch(s.buffer) && !(s.offset == p.loops[0].var)))
+                    return false;
+        }
+        if (!across || walks < 2 || rows > kMostKeptRows) return false;
+        const std::int64_t values = std::max<std::int64_t>(1, rows_of_piece());
+        bool found = false;
+        // What warps exchange takes longer than narrower accesses.
+        for (unsigned lanes = std::min(most_lanes(false), 4u); lanes > 0; lanes /= 2) {
+            if (!last.extent.is_constant() || last.extent.constant() % lanes != 0) continue;
+            const auto fits = [&](const Phase& p) { return smooth(p, last.var, lanes); };
+            if (lanes > 1 && !std::ranges::all_of(nest_.phases, fits)) continue;
+            unsigned parts = 1;
+            while (parts < kMostKeptParts && whole(rows, parts) * lanes * values > kKeptValues)
+                parts *= 2;
+            const std::int64_t each = whole(rows, parts);
+            if (each * lanes * values > kKeptValues) continue;
+            // The widest of all, or narrower ones that keep the GPU busy.
+            const bool busy = points.constant() / (kWarp * lanes) >= kBusyBlocks;
+            if (found && !busy && parts >= m.parts) break;
+            found = true;
+            m.lanes = lanes;
+            m.parts = parts;
+            m.each = static_cast<unsigned>(each);
+            if (busy) break;
+        }
+        if (!found) return false;
+        m.single = true;
+        m.pieces = rows;
+        m.threads = m.parts == 1 ? 4 * kWarp : kWarp * m.parts;
+        m.resident = kThreadsOfColumns / m.threads;
+        return true;
+    }
+    bool is_scratch(std::int32_t buffer) const {
+        return kernel_.buffers[static_cast<std::size_t>(buffer)].scope == BufferScope::Scratch;
+    }
+    std::optional<Expr> stride_of(Expr offset, Expr var) {
+        index_.set_vector(var, 2, 2);
+        const auto found = index_.lane_stride(offset);
+        index_.clear_vector();
+        return found;
+    }
+    // Values that the phases read along their loops and each point has of its own.
+    std::int64_t rows_of_piece() const {
+        std::vector<std::int32_t> seen;
+        for (const Phase& p : nest_.phases)
+            for (const Inst& i : p.insts)
+                if (i.kind == InstKind::Load && !p.loops.empty() &&
+                    contains(i.offset, p.loops[0].var) &&
+                    (is_scratch(i.buffer) || contains(i.offset, nest_.loops.back().var)) &&
+                    std::ranges::find(seen, i.buffer) == seen.end())
+                    seen.push_back(i.buffer);
+        return static_cast<std::int64_t>(seen.size());
     }
 
     // Warps that share columns where there are few of them, and rows enough for all.
@@ -137,7 +276,8 @@ class Mapper {
 
     // Whether every access of the phase is `lanes` neighbours at an aligned place, or one place,
     // along `var`.
-    bool smooth(const Phase& phase, Expr var, unsigned lanes) {
+    // `gathers`: but for what is repeated among the points, which lanes may find one by one.
+    bool smooth(const Phase& phase, Expr var, unsigned lanes, bool gathers = false) {
         index_.set_vector(var, lanes, lanes);
         const std::vector<bool> same = alike(phase);
         const auto fits = [&](Expr offset) {
@@ -150,7 +290,7 @@ class Mapper {
         for (const Inst& i : phase.insts) {
             binds = binds || i.kind == InstKind::Bind;
             if (i.kind == InstKind::Load) {
-                all = all && fits(i.offset);
+                all = all && (fits(i.offset) || (gathers && is_repeated(i)));
                 const auto stride = index_.lane_stride(i.offset);
                 indices = indices || (is_integral(i.dtype) && !(stride && stride->is(0)));
             }
@@ -168,9 +308,25 @@ class Mapper {
         return all && !(binds && indices);
     }
 
+    // Whether a load, under no mask, reads each element for several points.
+    bool is_repeated(const Inst& load, std::int64_t times = kRepeated) const {
+        const Expr points = extent_of(nest_.loops);
+        const KernelBuffer& buffer = kernel_.buffers[static_cast<std::size_t>(load.buffer)];
+        return load.mask == kNone && !is_complex(buffer.dtype) && points.is_constant() &&
+               buffer.elements.is_constant() &&
+               buffer.elements.constant() * times <= points.constant();
+    }
+
     std::int64_t readable(std::int32_t buffer) const {
         const KernelBuffer& b = kernel_.buffers[static_cast<std::size_t>(buffer)];
         return b.scope == BufferScope::Argument ? b.elements.range().lo : 0;
+    }
+
+    // Rows of which a thread has so few pieces that what it keeps of them, wider than in memory,
+    // need not be counted.
+    static bool stays_short(const Phase& p) {
+        const Expr n = extent_of(p.loops);
+        return n.is_constant() && n.constant() <= kShortKept;
     }
 
     // Elements of the widest type that neighbours along the row's (or the points') loop have of
@@ -181,7 +337,7 @@ class Mapper {
             if (rows && p.loops.empty()) continue;
             const Expr var = rows ? p.loops.back().var : nest_.loops.back().var;
             const auto see = [&](std::int32_t buffer, Expr offset) {
-                if (!contains(offset, var)) return;
+                if (!contains(offset, var) || (stays_short(p) && is_scratch(buffer))) return;
                 const DType type = kernel_.buffers[static_cast<std::size_t>(buffer)].dtype;
                 widest = std::max(widest, static_cast<unsigned>(bytes(type)));
             };
@@ -192,7 +348,8 @@ class Mapper {
             };
             const bool several = nest_.loops.size() > (rows ? 0 : 1);
             for (const Inst& i : p.insts)
-                if (i.kind == InstKind::Load && !(several && of_all_rows(i.offset)))
+                if (i.kind == InstKind::Load && !(several && of_all_rows(i.offset)) &&
+                    (rows || !is_repeated(i, kOften)))
                     see(i.buffer, i.offset);
             for (const Store& s : p.stores)
                 if (s.mode != StoreMode::Sum) see(s.buffer, s.offset);
@@ -221,16 +378,33 @@ class Mapper {
             if (!p.loops.empty() && has_scratch()) return;
         const Loop& last = nest_.loops.back();
         for (unsigned lanes = most_lanes(false); lanes > 1; lanes /= 2) {
-            if (!last.extent.is_constant() || last.extent.constant() % lanes != 0) continue;
+            if (!last.extent.is_constant()) continue;
+            const bool ragged = last.extent.constant() % lanes != 0;
+            if (ragged && !may_end_anywhere()) continue;
             if (form_.lanes == 0 && points.constant() / lanes < enough) continue;
             if (!holds_sums(lanes)) continue;
+            const bool gathers = may_gather();
             const bool all = std::ranges::all_of(
-                nest_.phases, [&](const Phase& p) { return smooth(p, last.var, lanes); });
+                nest_.phases, [&](const Phase& p) { return smooth(p, last.var, lanes, gathers); });
             if (!all) continue;
             m.lanes = lanes;
+            m.ragged = ragged;
             if (busy_threads(last.var)) m.threads = kThreadsOfBusy;
             return;
         }
+    }
+
+    bool may_gather() const {
+        if (nest_.phases.size() != 1 || !nest_.phases[0].loops.empty()) return false;
+        const auto loads = std::ranges::count_if(
+            nest_.phases[0].insts, [](const Inst& i) { return i.kind == InstKind::Load; });
+        return loads <= kMostGathering;
+    }
+
+    // One loop over all elements, of whatever number.
+    bool may_end_anywhere() const {
+        return nest_.loops.size() == 1 && nest_.phases.size() == 1 &&
+               nest_.phases[0].loops.empty() && nest_.phases[0].insts.size() <= kBlockInsts;
     }
 
     bool busy_threads(Expr var) const {
@@ -309,6 +483,10 @@ class Mapper {
             m.threads = m.group = threads_for(pieces, few);
             return;
         }
+        if (!has_run() && form_.threads == 0 && pieces < 2 * kWarp && pieces <= kWarp * few) {
+            share_warp(m, pieces, few);
+            return;
+        }
         // A warp alone waits for nobody; several pieces of a thread are asked for at once.
         const std::int64_t warp = whole(pieces, kWarp);
         if (warp <= (has_run() ? 1 : few)) {
@@ -330,6 +508,30 @@ class Mapper {
         m.threads = m.group = threads_for(pieces, m.each);
     }
 
+    // As many lanes of a warp as leave few of them idle, fewer where that is the same: what they
+    // exchange takes fewer steps. Rows of few rows in all are spread over more threads.
+    void share_warp(GpuMapping& m, std::int64_t pieces, std::int64_t few) const {
+        const Expr rows = extent_of(nest_.loops);
+        const std::int64_t of_piece = bytes_of_element() * m.lanes;
+        double least = 0;
+        m.threads = 4 * kWarp;
+        m.group = kWarp;
+        for (unsigned group = kWarp; group > 1; group /= 2) {
+            const std::int64_t each = whole(pieces, group);
+            if (each > few || (group < kWarp && group * of_piece < kSegment)) continue;
+            if (group < kWarp && rows.is_constant() && rows.constant() * group < kBusy) continue;
+            const double cost =
+                static_cast<double>(each * group) * (1 + kCostOfStep * std::countr_zero(group));
+            if (least != 0 && cost >= least) continue;
+            least = cost;
+            m.group = group;
+        }
+        m.each = static_cast<unsigned>(whole(pieces, m.group));
+    }
+
+    // Of the widest type that a row has of its own.
+    std::int64_t bytes_of_element() const { return std::max<std::int64_t>(1, bytes_of_piece(1)); }
+
     static std::int64_t whole(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
     static unsigned threads_for(std::int64_t pieces, std::int64_t each) {
         return static_cast<unsigned>(whole(whole(pieces, each), kWarp) * kWarp);
@@ -340,9 +542,18 @@ class Mapper {
             nest_.phases, [](const Phase& p) { return !p.loops.empty() && !p.reductions.empty(); });
     }
 
+    // Sums widen what maxima compare as it lies in memory.
+    std::int64_t working_registers() const {
+        const auto sums = [](const Phase& p) {
+            return std::ranges::any_of(p.reductions,
+                                       [](const Reduction& r) { return r.op == ReduceOp::Sum; });
+        };
+        return sums(nest_.phases[0]) ? kSummingRegisters : kWorkingRegisters;
+    }
+
     // Long rows that a multiprocessor's registers hold at once.
     std::int64_t rows_at_once(unsigned threads, std::int64_t each, unsigned lanes) const {
-        return kRegisters / (threads * (each * bytes_of_piece(lanes) / 4 + kWorkingRegisters));
+        return kRegisters / (threads * (each * bytes_of_piece(lanes) / 4 + working_registers()));
     }
     // Twice as many pieces a thread where more rows fit then: fewer threads need fewer registers
     // to work with.
@@ -388,7 +599,7 @@ class Mapper {
         };
         const unsigned most = most_lanes(true);
         for (unsigned lanes = most; lanes > 1; lanes /= 2)
-            if (row / lanes >= kWarp && fits(lanes)) {
+            if ((row / lanes >= kWarp || !(has_run() || form_.threads != 0)) && fits(lanes)) {
                 // Two accesses instead of one, if that keeps the row in registers.
                 if (lanes == 4 && row / lanes > kMostThreads && row / 8 <= kMostThreads && fits(8))
                     return 8;

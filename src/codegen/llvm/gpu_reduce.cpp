@@ -28,9 +28,10 @@ void emit_group_barrier(llvm::IRBuilder<>& b, const GpuMapping& map) {
 void GroupReduction::run(const Phase& phase, std::vector<Partial>& partials, IrValue turn) {
     if (partials.empty()) return;
     for (std::size_t r = 0; r < partials.size(); ++r)
-        partials[r] = butterfly(phase.reductions[r], partials[r]);
+        partials[r] =
+            butterfly(phase.reductions[r], partials[r], std::min(map_.group, unsigned{kWarp}));
     const unsigned warps = map_.group / kWarp;
-    if (warps == 1) return;
+    if (warps <= 1) return;
     IrValue lane = b_.CreateURem(thread_, number(kWarp)),
             warp = b_.CreateUDiv(thread_, number(kWarp));
     const std::vector<IrValue> parts = numbers_of(partials);
