@@ -93,8 +93,18 @@ void lower_softplus(Call& call) {
         return e.select(e.compare(Prim::Gt, scaled, threshold), v[0], soft);
     });
 }
+/// On a GPU tanh(log(1 + exp(x))) as n / (n + 2) with n = exp(x) (exp(x) + 2): nothing cancels, and
+/// a function is left of three. It is 1 long before n is infinite.
+ValueId rational_mish(Emitter& e, ValueId x) {
+    const double one = e.dtype(x) == DType::F64 ? 40 : 20;
+    ValueId exp = e.op(Prim::Exp, {e.op(Prim::Minimum, {x, e.number(x, one)})});
+    ValueId n = e.mul(exp, e.add(exp, e.number(exp, 2)));
+    return e.mul(x, e.div(n, e.add(n, e.number(n, 2))));
+}
 void lower_mish(Call& call) {
-    unary(call, [](Emitter& e, auto v) {
+    const bool gpu = call.tensor("self").is_cuda();
+    unary(call, [gpu](Emitter& e, auto v) {
+        if (gpu) return rational_mish(e, v[0]);
         ValueId soft = e.op(Prim::Log1p, {e.op(Prim::Exp, {v[0]})});
         return e.mul(v[0], e.op(Prim::Tanh, {soft}));
     });

@@ -334,6 +334,22 @@ Taps taps(Sampling mode, std::int64_t in, std::int64_t out, bool align,
     }
     return t;
 }
+/// By how much every element is repeated, side by side; 0 where the places are others.
+std::int64_t repeats(const Taps& t, std::int64_t size, std::int64_t out) {
+    if (t.index.size() != 1 || out % size != 0) return 0;
+    for (std::int64_t o = 0; o < out; ++o)
+        if (t.index[0][at(o)] != static_cast<double>(o / (out / size))) return 0;
+    return out / size;
+}
+/// The same as places computed, not read.
+ValueId repeated(Emitter& e, ValueId x, std::int64_t d, std::int64_t times) {
+    SymInts sizes = e.sizes(x), split = sizes, spread, joined = sizes;
+    split.insert(split.begin() + d + 1, 1);
+    spread = split;
+    spread[at(d + 1)] = times;
+    joined[at(d)] = sizes[at(d)] * times;
+    return e.reshape(e.expand(e.reshape(x, split), spread), joined);
+}
 template <Sampling mode, std::size_t n>
 void lower_upsample(Call& call) {
     bool vec = call.find("input") != nullptr;
@@ -369,6 +385,10 @@ void lower_upsample(Call& call) {
         const Taps t = blends && type == DType::F64
                            ? taps<double>(mode, size, out[i], align, scales[i])
                            : taps<float>(mode, size, out[i], align, scales[i]);
+        if (const std::int64_t times = repeats(t, size, out[i]); self.is_cuda() && times > 0) {
+            x = repeated(e, x, d, times);
+            continue;
+        }
         std::optional<ValueId> sum;
         for (std::size_t k = 0; k < t.index.size(); ++k) {
             ValueId v =
