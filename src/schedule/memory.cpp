@@ -2,6 +2,8 @@
 #include "schedule/memory.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <numeric>
 
 #include "schedule/reuse.h"
@@ -104,9 +106,11 @@ std::int64_t place_constant(Plan& plan, const std::vector<Lifetime>& list, std::
     for (const Lifetime& life : list) {
         if (!life.bytes.is_constant()) continue;
         near.clear();
-        for (std::size_t b = life.first / kBlock; b <= life.last / kBlock; ++b)
-            for (const Placed& p : blocks[b])
-                if (alive_together(*p.life, life)) near.push_back(p);
+        const std::size_t begin = life.first / kBlock;
+        for (std::size_t b = begin; b <= life.last / kBlock; ++b)
+            for (const Placed& p : blocks[b])  // one that lives long is in many blocks
+                if (b == std::max(begin, p.life->first / kBlock) && alive_together(*p.life, life))
+                    near.push_back(p);
         std::sort(near.begin(), near.end(),
                   [](const Placed& a, const Placed& b) { return a.offset < b.offset; });
         std::int64_t offset = 0;
@@ -118,6 +122,57 @@ std::int64_t place_constant(Plan& plan, const std::vector<Lifetime>& list, std::
         total = std::max(total, offset + life.bytes.constant());
         for (std::size_t b = life.first / kBlock; b <= life.last / kBlock; ++b)
             blocks[b].push_back({&life, offset});
+    }
+    return total;
+}
+
+// Very many buffers, as a loop over thousands of rows leaves them: in the order of their first use,
+// each into the first gap that is large enough. To look at all that is alive beside each, as above,
+// would take the square of their number.
+std::int64_t place_in_turn(Plan& plan, std::vector<Lifetime> list) {
+    std::erase_if(list, [](const Lifetime& life) { return !life.bytes.is_constant(); });
+    std::stable_sort(list.begin(), list.end(),
+                     [](const Lifetime& a, const Lifetime& b) { return a.first < b.first; });
+    std::map<std::int64_t, std::int64_t> gaps;           // bytes by offset; none touch
+    std::multimap<std::size_t, const Lifetime*> living;  // by their last use
+    std::int64_t total = 0;
+    const auto give_back = [&](std::int64_t offset, std::int64_t bytes) {
+        if (bytes == 0) return;
+        auto next = gaps.lower_bound(offset);
+        if (next != gaps.end() && offset + bytes == next->first) {
+            bytes += next->second;
+            next = gaps.erase(next);
+        }
+        if (next != gaps.begin()) {
+            const auto before = std::prev(next);
+            if (before->first + before->second == offset) {
+                before->second += bytes;
+                return;
+            }
+        }
+        gaps.emplace(offset, bytes);
+    };
+    for (const Lifetime& life : list) {
+        while (!living.empty() && living.begin()->first < life.first) {
+            const Lifetime& gone = *living.begin()->second;
+            give_back(plan.buffers[static_cast<std::size_t>(gone.buffer)].offset.constant(),
+                      gone.bytes.constant());
+            living.erase(living.begin());
+        }
+        const std::int64_t bytes = life.bytes.constant();
+        std::int64_t offset = total;
+        const auto gap =
+            std::ranges::find_if(gaps, [&](const auto& g) { return g.second >= bytes; });
+        if (gap == gaps.end()) {
+            total += bytes;
+        } else {
+            offset = gap->first;
+            const std::int64_t rest = gap->second - bytes;
+            gaps.erase(gap);
+            if (rest > 0) gaps.emplace(offset + bytes, rest);
+        }
+        plan.buffers[static_cast<std::size_t>(life.buffer)].offset = offset;
+        living.emplace(life.last, &life);
     }
     return total;
 }
@@ -154,8 +209,11 @@ void plan_memory(Plan& plan) {
     std::iota(owner.begin(), owner.end(), 0);
     std::vector<Lifetime> list = lifetimes(plan, owner);
     sort_by_size(list);
-    std::int64_t constant =
-        place_constant(plan, list, plan.frozen_steps.size() + plan.steps.size());
+    constexpr std::size_t kVeryMany = 2048;
+    const std::int64_t constant =
+        list.size() > kVeryMany
+            ? place_in_turn(plan, list)
+            : place_constant(plan, list, plan.frozen_steps.size() + plan.steps.size());
     plan.arena_bytes = place_symbolic(plan, std::move(list), constant);
     for (std::size_t b = 0; b < plan.buffers.size(); ++b)
         if (owner[b] != static_cast<std::int32_t>(b))
