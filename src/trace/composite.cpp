@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 #include "passes/mask_facts.h"
 #include "trace/mode.h"
@@ -105,7 +107,56 @@ bool attention_with_mask(torch::jit::Stack& stack) {
 
 }  // namespace
 
+namespace {
+
+/// `floor(size * scale)`, as eager computes it; nothing where the scale is no simple fraction.
+std::optional<c10::SymInt> scaled(const c10::SymInt& size, double scale) {
+    for (const std::int64_t by : {1, 2, 4, 8})
+        if (const double times = scale * static_cast<double>(by);
+            times == std::floor(times) && times >= 1 && times <= 64)
+            return size * static_cast<std::int64_t>(times) / by;
+    return std::nullopt;
+}
+
+/// Resizing of images: PyTorch's form for Python computes the result's sizes from numbers.
+bool resized(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    const c10::FunctionSchema& schema = op.schema();
+    const auto count = static_cast<std::ptrdiff_t>(schema.arguments().size());
+    const std::vector<c10::IValue> given(stack.end() - count, stack.end());
+    const at::Tensor& image = given[0].toTensor();
+    if (!symbolic(image) || image.dim() < 3) return false;
+    const auto dims = static_cast<std::size_t>(image.dim() - 2);
+    const c10::IValue &sizes = given[1], &factors = given.back();
+    SymInts out;
+    std::vector<std::optional<double>> scales(dims);
+    if (!sizes.isNone()) {
+        for (const c10::IValue& v : sizes.toListRef()) out.push_back(v.toSymInt());
+    } else if (!factors.isNone()) {
+        for (std::size_t d = 0; d < factors.toDoubleVector().size() && d < dims; ++d) {
+            scales[d] = factors.toDoubleVector()[d];
+            const auto size = scaled(image.sym_size(static_cast<std::int64_t>(d) + 2), *scales[d]);
+            if (!size) return false;
+            out.push_back(*size);
+        }
+    }
+    if (out.size() != dims) return false;
+    const auto other = c10::Dispatcher::singleton().findSchema({schema.name(), ""});
+    if (!other || other->schema().arguments().size() != static_cast<std::size_t>(count) - 1 + dims)
+        return false;
+    torch::jit::Stack call{image, c10::IValue(c10::SymIntArrayRef(out))};
+    if (count == 4) call.push_back(given[2]);  // align_corners
+    for (const auto& scale : scales) call.emplace_back(scale);
+    other->callBoxed(call);
+    torch::jit::drop(stack, static_cast<std::size_t>(count));
+    stack.push_back(std::move(call.back()));
+    return true;
+}
+
+}  // namespace
+
 bool run_composite(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    if (op.schema().overload_name() == "vec" && op.schema().name().starts_with("aten::upsample_"))
+        return resized(op, stack);
     if (op.schema().name() == "aten::scaled_dot_product_attention")
         return attention_with_mask(stack);
     if (op.schema().name() != "aten::matmul" || !op.schema().overload_name().empty()) return false;

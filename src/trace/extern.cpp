@@ -1,8 +1,8 @@
 // Operators without a lowering: recorded as calls, typed by the operator's own meta function.
 //
 // The meta function runs on meta tensors with the promises' sizes and strides. Symbolic ones stay
-// symbolic where it follows them (PyTorch's in Python do); where it insists on numbers it is asked
-// again with numbers, and the sizes are specialised. Operators whose result depends on data, or
+// symbolic where it follows them or where that can be found out (extern_symbols.h); else it is
+// asked with numbers, and the sizes are specialised. Operators whose result depends on data, or
 // that return views or numbers, cannot be recorded this way.
 #include <ATen/ATen.h>
 #include <ATen/ScalarOps.h>
@@ -12,6 +12,7 @@
 #include <functional>
 #include <numeric>
 
+#include "trace/extern_symbols.h"
 #include "trace/lower/conv.h"
 #include "trace/mode.h"
 #include "trace/recorder_state.h"
@@ -375,11 +376,25 @@ void RecorderState::record_extern(const c10::OperatorHandle& op, torch::jit::Sta
     };
     Builder b = [&] {
         const bool symbolic = std::ranges::any_of(arguments, has_symbolic_sizes);
-        if (symbolic && !this->device.value_or(c10::kCPU).is_cuda()) try {
+        if (!symbolic || this->device.value_or(c10::kCPU).is_cuda()) return described(false);
+        try {
+            Builder found(op, true);
+            found.add_all(op, arguments);
+            if (!found.callee.written.empty() || gradient_of_sampling(schema, found.meta).defined())
                 return described(true);
-            } catch (const std::exception&) {
-                // A meta function that insists on numbers.
+            auto results = symbolic_results(graph.shared_pool(), *symbols, found.meta,
+                                            [&](torch::jit::Stack& stack) {
+                                                const WithoutMode no_mode(*this);
+                                                op.callBoxed(stack);
+                                            });
+            if (results) {
+                meta = std::move(*results);
+                add_workspace(op, arguments, meta);
+                return found;
             }
+        } catch (const std::exception&) {
+            // A meta function that insists on numbers.
+        }
         return described(false);
     }();
     if (!b.operands.empty()) device = b.operands[0].device();

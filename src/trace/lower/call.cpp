@@ -88,7 +88,9 @@ c10::Scalar Call::number(std::string_view name) const { return plain(at(name).to
 c10::Scalar Call::scalar_or(std::string_view name, c10::Scalar otherwise) const {
     if (!given(name)) return otherwise;
     const c10::Scalar s = at(name).toScalar();
-    const bool open = s.isSymbolic() && s.isFloatingPoint() && contents(s.toSymFloat()).defined();
+    const bool open =
+        s.isSymbolic() &&
+        (s.isIntegral(false) || (s.isFloatingPoint() && contents(s.toSymFloat()).defined()));
     return open ? s : plain(s);
 }
 c10::Scalar Call::number_or(std::string_view name, c10::Scalar otherwise) const {

@@ -1,6 +1,9 @@
 // Tensors made from nothing: factories, ranges, constants of the program.
 #include <ATen/ops/empty.h>
 
+#include <cmath>
+#include <optional>
+
 #include "trace/lower/promote.h"
 
 namespace ingot::trace {
@@ -21,9 +24,14 @@ SymInts strides_for(Call& call, const SymInts& sizes) {
     auto format = call.memory_format("memory_format").value_or(c10::MemoryFormat::Contiguous);
     return format_strides(sizes, format);
 }
+/// `value` may be symbolic.
+ValueId filled(Call& call, const SymInts& sizes, DType type, const c10::Scalar& value) {
+    Emitter& e = call.emit();
+    if (!value.isSymbolic()) return e.full(type, sizes, cast_scalar(value, type));
+    return spread_number(call, value, e.full(type, sizes, cast_scalar(0, type)));
+}
 void give_full(Call& call, const SymInts& sizes, DType type, const c10::Scalar& value) {
-    call.give(call.emit().full(type, sizes, cast_scalar(value, type)), strides_for(call, sizes),
-              device_of(call));
+    call.give(filled(call, sizes, type, value), strides_for(call, sizes), device_of(call));
 }
 /// Uninitialised memory has any contents; zeros are as good and reproducible.
 void lower_empty(Call& call) {
@@ -38,7 +46,7 @@ void lower_ones(Call& call) {
     give_full(call, call.sizes("size"), type_of(call, default_type()), 1);
 }
 void lower_full(Call& call) {
-    c10::Scalar value = call.number("fill_value");
+    c10::Scalar value = call.scalar_or("fill_value", 0);
     c10::ScalarType t = value.isBoolean()         ? c10::kBool
                         : value.isIntegral(false) ? c10::kLong
                         : value.isComplex()       ? c10::toComplexType(default_type())
@@ -52,57 +60,64 @@ void like(Call& call, const c10::Scalar& value) {
     Layout l = layout_of(self);
     SymInts strides = format == c10::MemoryFormat::Preserve ? preserved_strides(l)
                                                             : format_strides(l.sizes, format);
-    call.give(call.emit().full(t, l.sizes, cast_scalar(value, t)), strides, device_of(call));
+    call.give(filled(call, l.sizes, t, value), strides, device_of(call));
 }
 void lower_zeros_like(Call& call) { like(call, 0); }
 void lower_ones_like(Call& call) { like(call, 1); }
-void lower_full_like(Call& call) { like(call, call.number("fill_value")); }
+void lower_full_like(Call& call) { like(call, call.scalar_or("fill_value", 0)); }
 void new_of(Call& call, const c10::Scalar& value) {
     give_full(call, call.sizes("size"), type_of(call, call.tensor("self").scalar_type()), value);
 }
 void lower_new_zeros(Call& call) { new_of(call, 0); }
 void lower_new_ones(Call& call) { new_of(call, 1); }
-void lower_new_full(Call& call) { new_of(call, call.number("fill_value")); }
+void lower_new_full(Call& call) { new_of(call, call.scalar_or("fill_value", 0)); }
 void lower_new_empty_strided(Call& call) {
     SymInts sizes = call.sizes("size");
     DType t = type_of(call, call.tensor("self").scalar_type());
     call.give(call.emit().full(t, sizes, cast_scalar(0, t)), call.sizes("stride"), device_of(call));
 }
 void lower_scalar_tensor(Call& call) {
-    give_full(call, {}, type_of(call, default_type()), call.number("s"));
+    give_full(call, {}, type_of(call, default_type()), call.scalar_or("s", 0));
+}
+/// A number without a fraction, symbolic or not.
+std::optional<c10::SymInt> whole(const c10::Scalar& s) {
+    if (s.isIntegral(true)) return s.isBoolean() ? c10::SymInt(s.toBool() ? 1 : 0) : s.toSymInt();
+    constexpr double kExact = 0x1p53;
+    const double value = s.toDouble();
+    if (value != std::trunc(value) || std::fabs(value) >= kExact) return std::nullopt;
+    return c10::SymInt(static_cast<std::int64_t>(value));
 }
 void lower_arange(Call& call) {
-    // A symbolic end from 0 in steps of 1 stays symbolic.
-    c10::Scalar start = call.number_or("start", 0), step = call.number_or("step", 1);
-    bool open = call.at("end").isSymInt() && start.equal(0) && step.equal(1);
-    c10::Scalar end = open ? c10::Scalar(1) : call.number("end");
-    bool ints = start.isIntegral(true) && end.isIntegral(true) && step.isIntegral(true);
+    const c10::Scalar start = call.scalar_or("start", 0), end = call.scalar_or("end", 0),
+                      step = call.number_or("step", 1);
+    const bool ints = start.isIntegral(true) && end.isIntegral(true) && step.isIntegral(true);
     c10::ScalarType t = call.target.defined() ? call.target.scalar_type()
                         : ints                ? c10::kLong
                                               : default_type();
     DType type = type_of(call, t);
     if (type == DType::Bool || is_complex(type)) throw NotSupported("arange of such a type");
+    const auto first = whole(start), last = whole(end), stride = whole(step);
     c10::SymInt n = 0;
-    if (open) {
-        n = call.size("end");
-        if (n < 0) throw UserError("arange: bounds and step do not fit");
-    } else if (ints) {
-        std::int64_t a = start.toLong(), b = end.toLong(), s = step.toLong();
-        if (s == 0 || (s > 0) != (b >= a)) {
-            if (b != a || s == 0) throw UserError("arange: bounds and step do not fit");
-        }
-        n = (b - a + s + (s > 0 ? -1 : 1)) / s;
+    if (first && last && stride) {
+        const std::int64_t s = concrete(*stride);
+        if (s == 0 || (s > 0 ? *last < *first : *last > *first))
+            throw UserError("arange: bounds and step do not fit");
+        n = s > 0 ? (*last - *first + (s - 1)) / s : (*first - *last + (-s - 1)) / -s;
     } else {
         double a = start.toDouble(), b = end.toDouble(), s = step.toDouble();
         n = static_cast<std::int64_t>(std::ceil((b - a) / s));
         if (s == 0 || n < 0) throw UserError("arange: bounds and step do not fit");
     }
     Emitter& e = call.emit();
+    const bool open = first && !first->maybe_as_int();
+    const auto from_start = [&](ValueId v) { return open ? e.add(v, e.size_like(v, *first)) : v; };
     if (is_integral(type)) {
-        call.give(e.iota(type, {n}, 0, start.toLong(), step.toLong()), {1}, device_of(call));
+        const std::int64_t a = open ? 0 : start.toLong();
+        call.give(from_start(e.iota(type, {n}, 0, a, step.toLong())), {1}, device_of(call));
     } else {
         // Eager's arithmetic: start + i * step in the accumulation type (double on CPU for f32).
-        ValueId v = e.iota(DType::F64, {n}, 0, start.toDouble(), step.toDouble());
+        const double a = open ? 0 : start.toDouble();
+        ValueId v = from_start(e.iota(DType::F64, {n}, 0, a, step.toDouble()));
         call.give(e.convert(v, type), {1}, device_of(call));
     }
 }

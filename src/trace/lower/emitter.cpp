@@ -41,6 +41,17 @@ ValueId Emitter::size_value(DType dtype, const c10::SymInt& n) {
         if (is_integral(dtype)) return full(dtype, {}, Scalar(*number));
         return full(dtype, {}, Scalar(static_cast<double>(*number)));
     }
+    // Only positive numbers are sizes.
+    constexpr std::int64_t kLeast = -(std::int64_t{1} << 42);
+    const std::int64_t low = unwrap(n).range().lo;
+    if (low < 1 && low > kLeast) {
+        const ValueId up = size_value(DType::I64, n - low + 1);
+        return convert(add(up, full(DType::I64, {}, Scalar(low - 1))), dtype);
+    }
+    if (n < 1) {  // of what sign it is becomes a guard
+        if (n == 0) return size_value(dtype, 0);
+        return op(Prim::Neg, {size_value(dtype, -n)});
+    }
     // The last element of 1, 2, ..., n: index arithmetic all the way down, no memory.
     ValueId up = iota(DType::I64, {n}, 0, 1);
     return convert(reshape(slice(up, 0, n - 1, n), {}), dtype);

@@ -8,6 +8,15 @@
 
 namespace ingot::trace {
 
+namespace {
+
+/// An integer that may be another one at the next call.
+bool is_open_integer(const c10::Scalar& s) {
+    return s.isSymbolic() && s.isIntegral(false) && !s.toSymInt().maybe_as_int();
+}
+
+}  // namespace
+
 c10::ScalarType common_type(std::span<const at::Tensor> operands) {
     at::native::ResultTypeState state = {};
     for (const at::Tensor& t : operands) state = at::native::update_result_type_state(t, state);
@@ -23,12 +32,23 @@ at::Tensor wrapped(const c10::Scalar& scalar) {
 ValueId spread_number(Call& call, const c10::Scalar& scalar, ValueId like) {
     Emitter& e = call.emit();
     const DType dtype = e.dtype(like);
+    if (is_open_integer(scalar))
+        return e.expand(e.convert(e.size_value(DType::I64, scalar.toSymInt()), dtype),
+                        e.sizes(like));
     if (scalar.isSymbolic()) return e.expand(value_as(call, wrapped(scalar), dtype), e.sizes(like));
     return e.full(dtype, e.sizes(like), cast_scalar(scalar, dtype));
 }
 at::Tensor operand(const Call& call, std::string_view name) {
     const c10::IValue& v = call.at(name);
-    return v.isTensor() ? v.toTensor() : wrapped(v.toScalar());
+    if (v.isTensor()) return v.toTensor();
+    const c10::Scalar scalar = v.toScalar();
+    if (!is_open_integer(scalar)) return wrapped(scalar);
+    RecorderState& state = call.state();
+    Emitter e(state.graph, *state.symbols, state.origin);
+    const at::Tensor number =
+        state.fresh(e.size_value(DType::I64, scalar.toSymInt()), {}, c10::kCPU);
+    number.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return number;
 }
 bool is_wrapped(const at::Tensor& tensor) {
     return tensor.unsafeGetTensorImpl()->is_wrapped_number() &&

@@ -295,6 +295,68 @@ void lower_uniform(Call& call) {
               self.device());
 }
 
+/// Sizes of fresh memory that eager fills from its start to its end. Of sizes that are known the
+/// factory is taken apart, as ever.
+SymInts symbolic_sizes(Call& call) {
+    if (call.find("size") == nullptr || call.given("generator") || call.target.defined())
+        throw NotSupported("random numbers of another form");
+    SymInts sizes = call.sizes("size");
+    if (std::ranges::all_of(sizes,
+                            [](const c10::SymInt& s) { return s.maybe_as_int().has_value(); }))
+        throw NotSupported("the sizes are known");
+    const c10::Device device = call.device("device").value_or(c10::Device(c10::kCPU));
+    if (!call.state().resolve(device).is_cpu()) throw NotSupported("random numbers on a GPU");
+    return sizes;
+}
+DType type_of_numbers(Call& call, c10::ScalarType otherwise) {
+    return to_dtype(call.scalar_type("dtype").value_or(otherwise));
+}
+DType type_of_floats(Call& call) {
+    const DType type = type_of_numbers(call, c10::typeMetaToScalarType(c10::get_default_dtype()));
+    if (type != DType::F32 && type != DType::F64) throw NotSupported("numbers of such a type");
+    return type;
+}
+void give_drawn(Call& call, Prim prim, const SymInts& sizes, Attrs attrs) {
+    attrs.set("sizes", to_sizes(sizes));
+    call.state().uses_random = true;
+    call.give(call.emit().op(prim, {}, std::move(attrs)), contiguous(sizes), c10::kCPU);
+}
+void lower_rand(Call& call) {
+    const SymInts sizes = symbolic_sizes(call);
+    if (!eager_draws_as_known()) throw NotSupported("eager draws in a way that is not known");
+    give_drawn(call, Prim::RandUniform, sizes,
+               {{"dtype", type_of_floats(call)}, {"low", 0.0}, {"high", 1.0}});
+}
+void lower_randn(Call& call) {
+    const SymInts sizes = symbolic_sizes(call);
+    give_drawn(call, Prim::RandNormal, sizes,
+               {{"dtype", type_of_floats(call)}, {"mean", 0.0}, {"std", 1.0}});
+}
+void lower_normal(Call& call) {
+    const SymInts sizes = symbolic_sizes(call);
+    if (!call.at("mean").isDouble() || !call.at("std").isDouble() || call.real("std") < 0)
+        throw NotSupported("random numbers of another form");
+    give_drawn(
+        call, Prim::RandNormal, sizes,
+        {{"dtype", type_of_floats(call)}, {"mean", call.real("mean")}, {"std", call.real("std")}});
+}
+void lower_randint(Call& call) {
+    const SymInts sizes = symbolic_sizes(call);
+    const DType type = type_of_numbers(call, c10::kLong);
+    const std::int64_t low = call.integer_or("low", 0), high = call.integer("high");
+    if (type != DType::I64 || low >= high) throw NotSupported("random numbers of such a type");
+    give_drawn(call, Prim::RandInt, sizes, {{"dtype", type}, {"low", low}, {"high", high}});
+}
+void lower_randperm(Call& call) {
+    if (call.given("generator") || call.target.defined() || call.size("n").maybe_as_int())
+        throw NotSupported("a permutation of another form");
+    const c10::Device device = call.device("device").value_or(c10::Device(c10::kCPU));
+    if (!call.state().resolve(device).is_cpu()) throw NotSupported("random numbers on a GPU");
+    const DType type = type_of_numbers(call, c10::kLong);
+    if (type != DType::I64) throw NotSupported("a permutation of such a type");
+    give_drawn(call, Prim::RandPerm, {call.size("n")}, {{"dtype", type}});
+}
+
 }  // namespace
 
 std::span<const LoweringEntry> random_lowerings() {
@@ -304,6 +366,11 @@ std::span<const LoweringEntry> random_lowerings() {
         {"dropout", lower_dropout},
         {"bernoulli", lower_bernoulli},
         {"uniform", lower_uniform},
+        {"rand", lower_rand},
+        {"randn", lower_randn},
+        {"normal", lower_normal},
+        {"randint", lower_randint},
+        {"randperm", lower_randperm},
     };
     return table;
 }

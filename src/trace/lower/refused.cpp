@@ -182,6 +182,15 @@ bool promotes(std::string_view name) {
 
 }  // namespace
 
+namespace {
+
+/// A number of this one's type: what a symbolic one is does not matter here, and is not asked.
+at::Tensor of_its_type(const c10::Scalar& s) {
+    return wrapped(s.isSymbolic() && s.isIntegral(false) ? c10::Scalar(std::int64_t{1}) : s);
+}
+
+}  // namespace
+
 bool eager_refuses(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
     for (const c10::IValue& v : arguments)
         if (v.isTensor() && v.toTensor().defined() && is_rare(v.toTensor().scalar_type()) &&
@@ -196,7 +205,7 @@ bool eager_refuses(const c10::OperatorHandle& op, std::span<const c10::IValue> a
         if (arguments[i].isTensor() && !formal.is_out() && arguments[i].toTensor().defined())
             tensors.push_back(arguments[i].toTensor());
         else if (arguments[i].isScalar() && promotes(formal.name()))
-            tensors.push_back(wrapped(arguments[i].toScalar()));
+            tensors.push_back(of_its_type(arguments[i].toScalar()));
     }
     if (tensors.empty()) return false;
     const char type = letter_of(common_type(tensors));
