@@ -253,7 +253,7 @@ PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::si
     bool may_record = true;
     if (!s.follow_torch(&may_record)) return nullptr;
     if (!may_record) return run_eagerly(self, arguments, flags, names);
-    if (list->size() >= s.context.limit || s.accumulated_full) {
+    if (s.accumulated_full || is_full(*list, s.context.limit, Modes::now())) {
         if (s.context.fullgraph) return raise_error(limit_error(s.context, s.failure));
         if (!shape.full) {
             shape.full = true;

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 
 #include "bindings/errors.h"
 #include "bindings/lock.h"
 #include "bindings/recorder_object.h"
 #include "capture/captured.h"
 #include "capture/graph_end.h"
+#include "capture/keys.h"
 #include "capture/news.h"
 #include "capture/objects.h"
 #include "capture/perform.h"
@@ -33,6 +35,23 @@ std::string slot_name(PyCodeObject* code, std::size_t i) {
     return PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(i)));
 }
 
+/// Whether what stands at this place is another object than at the first recording, or a tensor of
+/// other sizes. It is known by a number alone, so that nothing is kept alive.
+bool is_replaced(SizeHistory& history, PyObject* object, const std::string& path, Dynamic dynamic) {
+    constexpr std::size_t kLess = (std::size_t{1} << 30) - 1;
+    std::size_t mark = reinterpret_cast<std::uintptr_t>(object) / alignof(std::max_align_t);
+    if (is_tensor(object)) {
+        const at::Tensor& t = THPVariable_Unpack(object);
+        if (t.layout() != c10::kStrided) return false;
+        mark = static_cast<std::size_t>(t.dim());
+        for (const std::int64_t size : t.sizes())
+            mark = mark * 1000003 + static_cast<std::size_t>(size);
+    }
+    if (dynamic == Dynamic::Always) dynamic = Dynamic::WhenChanged;
+    const auto number = static_cast<std::int64_t>(mark & kLess) + 2;
+    return !history.number_of(path + " replaced", number, dynamic).name.empty();
+}
+
 }  // namespace
 
 void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
@@ -48,6 +67,7 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
     recorded_.clear();
     unfinished_.clear();
     numbers_.reset();
+    rounded_ = 0;
     specialised_at_.clear();
     holds_locks_ = false;
     recorder_ = std::make_unique<trace::Recorder>();
@@ -70,18 +90,20 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
             return met_number(number, path, add_node, false);
         },
         [this](PyObject* tuple, const std::string& path) { return varies(tuple, path); });
+    history().begin_recording();
     ++context_.counters.recordings;
     began_ = Clock::now();
 }
 
+void Recording::keep_segment() {
+    segment_->unusual = history().is_unusual();
+    list_->push_back(segment_);
+}
+
 bool Recording::varies(PyObject* tuple, const std::string& path) {
+    if (!is_tuple_of_numbers(tuple)) return is_replaced(history(), tuple, path, context_.dynamic);
     const std::span<PyObject* const> items(PySequence_Fast_ITEMS(tuple),
                                            static_cast<std::size_t>(PyTuple_GET_SIZE(tuple)));
-    const auto is_number = [](PyObject* o) {
-        return PyLong_CheckExact(o) || PyFloat_CheckExact(o);
-    };
-    if (!std::ranges::all_of(items, is_plain_constant) || std::ranges::none_of(items, is_number))
-        return false;
     bool first = false;
     const bool varied = history().varies(path, tuple, context_.dynamic, first);
     // What its numbers were decides which of them change.
@@ -149,11 +171,12 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         }
         if (!abandoned_.empty()) throw NeedsBreaks(abandoned_);
         segment_->end = end;
-        for (const std::string& symbol : segment_->guards.sizes().specialised())
+        for (const std::string& symbol :
+             segment_->guards.sizes().specialised(segment_->guards.floats))
             history().fix(symbol);
         fix_floats();
         if (!numbers_->any()) segment_->guards.drop_sizes();
-        list_->push_back(segment_);
+        keep_segment();
         tell_compiled();
         if (ran) return true;
         histories_.restore();
@@ -207,7 +230,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
     for (PinnedTensor& t : segment_->guards.tensors) t.covered = false;
     segment_->refused = context_.fullgraph;
     note_reason(reason);
-    list_->push_back(segment_);
+    keep_segment();
     if (end == Segment::End::Return) tell_eager(reason);
     return false;
 }
@@ -233,7 +256,9 @@ void Recording::fill_all(const Transcript& transcript, const std::vector<at::Ten
 /// Floats that PyTorch or the program has needed are guarded, and fixed from now on.
 void Recording::fix_floats() {
     numbers_->fix_read_floats();
-    for (const std::string& name : segment_->guards.floats.specialised()) history().fix(name);
+    std::vector<std::int32_t> integers;
+    for (const std::string& name : segment_->guards.floats.specialised(integers))
+        history().fix(name);
 }
 
 /// The relations of sizes belong to the guards of a segment that means eager, too.
@@ -260,7 +285,7 @@ void Recording::end_eagerly(const std::string& reason, Frames frames) {
     end_of_sizes();
     segment_->end = Segment::End::Eager;
     note_reason(reason);
-    list_->push_back(segment_);
+    keep_segment();
 }
 
 Verdict Recording::give_up(const std::string& reason) {
@@ -506,7 +531,7 @@ Verdict Recording::break_at(Frame frame, const Event& event, const std::string& 
             world_->let_go();  // what the operation lets go of goes there, and not later
         }
         *result = perform_unobserved(event);
-        if (!ended || *result == nullptr || children->size() >= context_.limit) {
+        if (!ended || *result == nullptr || is_full(*children, context_.limit, Modes::now())) {
             over_ = true;
             if (Session* session = Session::current()) session->stop();
             return *result == nullptr ? Verdict::raise : finish_result(event, result);

@@ -49,4 +49,21 @@ void relate_to_items(World& world, PyObject* object, PyObject* sequence) {
         world.relate(object, PySequence_Fast_ITEMS(sequence)[i]);
 }
 
+bool is_tuple_of_numbers(PyObject* value) {
+    if (!PyTuple_CheckExact(value)) return false;
+    bool number = false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
+        PyObject* item = PyTuple_GET_ITEM(value, i);
+        if (!is_plain_constant(item)) return false;
+        number = number || PyLong_CheckExact(item) || PyFloat_CheckExact(item);
+    }
+    return number;
+}
+
+Ref one_for_equal(PyObject* key) {
+    PyObject* own = Py_XNewRef(key);
+    if (own != nullptr && PyUnicode_CheckExact(own)) PyUnicode_InternInPlace(&own);
+    return Ref::steal(own);
+}
+
 }  // namespace ingot::capture

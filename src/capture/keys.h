@@ -6,6 +6,8 @@
 #pragma once
 #include <Python.h>
 
+#include "capture/ref.h"
+
 namespace ingot::capture {
 
 class World;
@@ -16,5 +18,11 @@ void read_key(World& world, PyObject* key, PyObject* container);
 void read_keys(World& world, PyObject* object);
 /// Which of these an object is decides something: a search looks at that before it compares.
 void relate_to_items(World& world, PyObject* object, PyObject* sequence);
+
+/// One object for all equal texts, so that a key is known by its address whoever made it; another
+/// key is itself.
+Ref one_for_equal(PyObject* key);
+/// Whether it is a tuple of constants with a number among them.
+bool is_tuple_of_numbers(PyObject* value);
 
 }  // namespace ingot::capture

@@ -225,7 +225,7 @@ ReplayStatus replay(const ReplayContext& context, const SegmentList& first,
         const bool compiles =
             context.stance == Stance::Default || context.stance == Stance::EagerThenCompile;
         if (status == ReplayStatus::NoMatch && compiles && state().torch.allows_recording()) {
-            if (children->size() < context.recording.limit) {
+            if (!is_full(*children, context.recording.limit, Modes::now())) {
                 if (!children->empty())
                     tell(context.recording, "recompile", failure, segment->places);
                 *result = resume_recording(context, at, children, frame_slots, outcome);

@@ -43,6 +43,10 @@ struct BreakPoint {
 
 struct Segment;
 using SegmentList = std::vector<std::shared_ptr<Segment>>;
+/// Whether a list with this limit has had all recordings that it gets under these modes. Those of
+/// unusual sizes, and those of other modes, take no places away: a function that trains, is
+/// evaluated and gets ragged batches is not left to eager for that.
+bool is_full(const SegmentList& list, std::size_t limit, const Modes& modes);
 
 struct Segment {
     enum class End : std::uint8_t {
@@ -68,6 +72,7 @@ struct Segment {
     Modes after;  // modes that the segment leaves behind
     BreakPoint at;
     std::shared_ptr<SegmentList> children;  // shared by all breaks at this place
+    bool unusual = false;                   // see SizeHistory::is_unusual
     std::string reason;                     // of the break, or of running eagerly
     std::string line;                       // where
     std::vector<CodePlace> places;          // the frames there, outermost first

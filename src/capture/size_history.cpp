@@ -3,6 +3,8 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
+
 namespace ingot::capture {
 namespace {
 
@@ -52,18 +54,51 @@ class Marks {
     PyObject* dict_ = nullptr;
 };
 
-/// Up to which size a symbol goes: small enough that products of a few stay numbers of 64 bits.
-Range range_for(std::int64_t value) {
+}  // namespace
+
+Range SizeHistory::range_for(std::int64_t value) {
     constexpr std::int64_t kUsual = std::int64_t{1} << 20, kLarge = std::int64_t{1} << 40;
     return {2, value < kUsual / 4 ? kUsual : kLarge};
 }
 
-}  // namespace
+void SizeHistory::begin_recording() {
+    ++recording_;
+    groups_.clear();
+    unusual_ = false;
+}
 
-bool SizeHistory::changes(std::int64_t& seen, std::int64_t value, Dynamic dynamic) const {
-    if (seen >= 0 && seen != value) seen = kChanges;
-    if (fixed_ || dynamic == Dynamic::Never || seen == kFixed || value < 2) return false;
-    return seen == kChanges || dynamic == Dynamic::Always;
+bool SizeHistory::changes(std::int64_t& seen, std::int64_t value, Dynamic dynamic) {
+    if (seen != kFixed && seen != value) seen = kChanges;
+    if (fixed_ || dynamic == Dynamic::Never || seen == kFixed) return false;
+    const bool open = seen == kChanges || dynamic == Dynamic::Always;
+    if (value == 0 || value == 1) {
+        unusual_ = unusual_ || open;
+        return false;
+    }
+    return open;
+}
+
+const std::string& SizeHistory::name_of(const Slot& slot, std::int64_t value) {
+    auto& trail = trails_[slot];
+    trail[recording_] = value;
+    const auto differ = [&](const Slot& other) {
+        for (const auto& [recording, was] : trails_[other])
+            if (const auto here = trail.find(recording); here != trail.end() && here->second != was)
+                return true;
+        return false;
+    };
+    std::size_t alike = 0;
+    for (Group& group : groups_) {
+        if (group.value != value) continue;
+        ++alike;
+        if (std::ranges::any_of(group.slots, differ)) continue;
+        group.slots.push_back(slot);
+        return group.name;
+    }
+    std::string name = "s" + std::to_string(value);
+    if (alike != 0) name += "_" + std::to_string(alike);
+    groups_.push_back({std::move(name), value, {slot}});
+    return groups_.back().name;
 }
 
 std::vector<trace::SymbolicSize> SizeHistory::sizes_of(const std::string& path, PyObject* tensor,
@@ -79,15 +114,17 @@ std::vector<trace::SymbolicSize> SizeHistory::sizes_of(const std::string& path, 
         const auto dim = static_cast<std::int64_t>(d);
         const std::int64_t value = t.size(dim);
         const bool marked = marks.is_dynamic(dim);
-        if (!changes(seen[d], value, marked ? Dynamic::Always : dynamic) || marks.is_static(dim))
-            continue;
+        const bool open = changes(seen[d], value, marked ? Dynamic::Always : dynamic);
+        const std::string& name = name_of({key, d}, value);
+        if (!open || marks.is_static(dim)) continue;
+        unusual_ = unusual_ || name.find('_') != std::string::npos;
         sizes[d].range = range_for(value);
         if (marked) {
             sizes[d] = marks.range(dim, sizes[d]);
             if (value < sizes[d].range.lo || value > sizes[d].range.hi) continue;
             sizes[d].name = (marks.must_be_dynamic(dim) ? "m" : "w") + std::to_string(named_++);
         } else {
-            sizes[d].name = "s" + std::to_string(value);
+            sizes[d].name = name;
         }
         users_[sizes[d].name].emplace_back(key, d);
     }
@@ -98,12 +135,12 @@ trace::SymbolicSize SizeHistory::number_of(const std::string& path, std::int64_t
                                            Dynamic dynamic) {
     const std::string key = path + "/int";
     auto& seen = seen_[key];
-    // What is no size from the beginning counts as one that changes.
-    if (seen.empty()) seen.push_back(value < 0 ? kChanges : value);
+    if (seen.empty()) seen.push_back(value);
     trace::SymbolicSize number;
     if (!changes(seen[0], value, dynamic)) return number;
-    number.range = range_for(value);
-    if (value >= number.range.hi) return number;
+    number.range = range_for(value < 0 ? -value : value);
+    if (value < 0) number.range = {-number.range.hi, -1};
+    if (value >= number.range.hi || value <= -(std::int64_t{1} << 40)) return number;
     number.name = "i" + std::to_string(named_++);
     users_[number.name].emplace_back(key, 0);
     return number;

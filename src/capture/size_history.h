@@ -22,8 +22,13 @@ enum class Dynamic : std::uint8_t { WhenChanged, Always, Never };
 
 class SizeHistory {
   public:
+    /// Another recording of the list begins.
+    void begin_recording();
+    /// Whether the recording is one of few calls: a size that changes is 0 or 1, which is always
+    /// fixed, or two sizes that were different once are equal.
+    bool is_unusual() const { return unusual_; }
     /// The sizes of a tensor that came by `path`: names for those that are to be symbolic now,
-    /// empty ones for the others. Equal sizes get one name.
+    /// empty ones for the others. Sizes that have been equal whenever both were there get one name.
     std::vector<trace::SymbolicSize> sizes_of(const std::string& path, PyObject* tensor,
                                               Dynamic dynamic);
     /// The same for an integer; an empty name: fixed.
@@ -35,6 +40,8 @@ class SizeHistory {
     bool varies(const std::string& path, PyObject* tuple, Dynamic dynamic, bool& first);
     /// Whether a symbol is of `mark_dynamic`, which the program must not fix.
     static bool is_marked(const std::string& symbol) { return symbol.starts_with('m'); }
+    /// Up to which size a symbol goes: small enough that products of a few stay numbers of 64 bits.
+    static Range range_for(std::int64_t value);
     /// A recording has needed the number of this symbol: from now on it is fixed.
     void fix(const std::string& symbol);
     /// Nothing of this list becomes symbolic any more.
@@ -44,8 +51,11 @@ class SizeHistory {
 
   private:
     /// Size by dim as seen first, or one of these.
-    static constexpr std::int64_t kChanges = -1, kFixed = -2;
-    bool changes(std::int64_t& seen, std::int64_t value, Dynamic dynamic) const;
+    static constexpr std::int64_t kChanges = Range::kMin, kFixed = Range::kMin + 1;
+    bool changes(std::int64_t& seen, std::int64_t value, Dynamic dynamic);
+    using Slot = std::pair<std::string, std::size_t>;  // key, dim
+    /// The name of the size that this one is equal to.
+    const std::string& name_of(const Slot& slot, std::int64_t value);
 
     struct Float {
         double seen = 0;
@@ -59,6 +69,15 @@ class SizeHistory {
     std::map<std::string, std::string> float_paths_;  // by name
     std::map<std::string, std::vector<std::int64_t>> seen_;
     std::map<std::string, std::vector<std::pair<std::string, std::size_t>>> users_;  // by symbol
+    std::map<Slot, std::map<std::size_t, std::int64_t>> trails_;  // values by recording
+    struct Group {
+        std::string name;
+        std::int64_t value = 0;
+        std::vector<Slot> slots;
+    };
+    std::vector<Group> groups_;  // of equal sizes in this recording
+    std::size_t recording_ = 0;
+    bool unusual_ = false;
     std::size_t named_ = 0;  // symbols so far, also those that were fixed: a name is given once
 };
 

@@ -11,6 +11,7 @@
 #include "capture/departing.h"
 #include "capture/dict_version.h"
 #include "capture/guard_text.h"
+#include "capture/keys.h"
 #include "capture/objects.h"
 #include "trace/recorder.h"
 
@@ -41,6 +42,17 @@ PinnedPointer pinned_pointer(PyObject* owner, PyObject** location, std::int32_t 
     p.place = place;
     p.read = std::move(read);
     return p;
+}
+
+/// Whether another object of the kind may stand in its place at other calls, and do: a container,
+/// an object of a class of the program's, a tensor of other sizes.
+bool may_be_replaced(PyObject* value) {
+    if (value == nullptr) return false;
+    if (PyTuple_CheckExact(value) || PyList_CheckExact(value) || PyDict_CheckExact(value))
+        return !is_tuple_of_numbers(value);
+    if (is_tensor(value)) return THPVariable_CheckExact(value);
+    return is_python_class(Py_TYPE(value)) && has_python_layout(Py_TYPE(value)) &&
+           !PyType_Check(value) && !stands_for_itself(value);
 }
 
 }  // namespace
@@ -162,7 +174,7 @@ std::int32_t World::node_of_pinned(PyObject* container, const Known& known) {
 PyObject* World::number_in(PyObject* container, const Known& known, Reach reach, Py_ssize_t index,
                            PyObject* key, PyObject* value) {
     if (!counted_ || value == nullptr) return nullptr;
-    const bool tuple = PyTuple_CheckExact(value) && !known.dynamic();
+    const bool tuple = !known.dynamic() && PyTuple_CheckExact(value);
     if (!tuple && !PyLong_CheckExact(value) && !PyFloat_CheckExact(value)) return nullptr;
     // A pinned container is the same at each recording.
     std::string path;
@@ -179,7 +191,8 @@ PyObject* World::number_in(PyObject* container, const Known& known, Reach reach,
         return add_node(parent, reach, index, key, object);
     };
     if (!tuple) return counted_(value, path, [&] { return node_for(value); });
-    if (!varied_ || find(value) != nullptr || !varied_(value, path)) return nullptr;
+    if (!varied_ || find(value) != nullptr || !is_tuple_of_numbers(value) || !varied_(value, path))
+        return nullptr;
     // A tuple of its own, too: the code may have the other one among its constants.
     Ref own = Ref::steal(PyTuple_New(PyTuple_GET_SIZE(value)));
     if (!own) throw Puzzle("no memory");
@@ -254,6 +267,8 @@ PinnedDict& World::pinned_dict(PyObject* dict, const Known& known) {
 void World::read_dict(PyObject* dict, PyObject* key) {
     const Known* found = find(dict);
     if (found == nullptr || found->dirty) return;
+    const Ref own_key = one_for_equal(key);
+    key = own_key.get();
     const Known known = *found;  // the map may grow
     if (written_.contains({dict, key}) || !reads_.insert({dict, key}).second) return;
     held_.push_back(Ref::borrow(key));
@@ -276,7 +291,14 @@ void World::read_dict(PyObject* dict, PyObject* key) {
             if (PyDict_SetItem(dict, key, own) != 0) throw Puzzle("an item that cannot be set");
             return;
         }
-    if (known.dynamic() || is_let_go(value)) {
+    // State that the program replaces (`self.state = (h, c)`) comes with the call, as it were.
+    const auto is_replaced = [&] {
+        return varied_ && may_be_replaced(value) && find(value) == nullptr &&
+               varied_(value,
+                       path_within("at " + std::to_string(reinterpret_cast<std::uintptr_t>(dict)),
+                                   Reach::DictItem, 0, key));
+    };
+    if (known.dynamic() || is_let_go(value) || is_replaced()) {
         add_node(as_dynamic(dict), Reach::DictItem, 0, key, value);
         return;
     }

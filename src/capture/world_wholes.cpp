@@ -7,6 +7,7 @@
 
 #include "capture/departing.h"
 #include "capture/dict_image.h"
+#include "capture/keys.h"
 #include "capture/objects.h"
 #include "capture/warnings.h"
 #include "capture/world.h"
@@ -49,7 +50,8 @@ Ref World::first_keys(PyObject* dict) const {
             throw Puzzle("the keys of a dict from which one was deleted");
     const Ref keys = Ref::steal(PyList_New(0));
     const bool all = keys && all_keys(dict, [&](PyObject* key) {
-                         return added_.contains({dict, key}) || PyList_Append(keys.get(), key) == 0;
+                         return added_.contains({dict, one_for_equal(key).get()}) ||
+                                PyList_Append(keys.get(), key) == 0;
                      });
     Ref tuple = all ? Ref::steal(PyList_AsTuple(keys.get())) : Ref();
     if (!tuple) throw Puzzle("no memory");
@@ -282,6 +284,8 @@ bool World::is_kept_by_guards(PyObject* object) const {
 void World::write_dict(PyObject* dict, PyObject* key, bool deletes) {
     const Known* k = find(dict);
     if (k == nullptr) return;
+    const Ref own_key = one_for_equal(key);
+    key = own_key.get();
     if (k->dirty) {
         if (!is_plain_constant(key)) return refuse_finalizers_in(dict);
         return refuse_finalizer(PyDict_GetItemWithError(dict, key));

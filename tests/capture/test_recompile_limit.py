@@ -27,8 +27,8 @@ def test_past_the_limit_calls_are_eager_and_one_line_says_what_changed(caplog):
 
 def test_past_the_limit_is_an_error_under_fullgraph():
     compiled = ingot.compile(lambda x, n: x * n, recompile_limit=2, fullgraph=True)
-    for n in range(2):
+    for n in (True, 2.5):
         compiled(torch.ones(3), n)
     with pytest.raises(ingot.FailOnRecompileLimitHit, match="last guard"):
         compiled(torch.ones(3), 7)
-    compiled(torch.ones(3), 1)
+    compiled(torch.ones(3), 2.5)
