@@ -11,15 +11,12 @@
 #include "capture/objects.h"
 #include "capture/perform.h"
 #include "capture/recording.h"
+#include "capture/replaced_calls.h"
 
 namespace ingot::capture {
 namespace {
 
 using Sign = SizeGuard::Relation;
-
-int without_in_place(int detail) {
-    return detail >= NB_INPLACE_ADD ? detail - NB_INPLACE_ADD + NB_ADD : detail;
-}
 
 bool is_sequence(PyObject* o) { return PyTuple_Check(o) || PyList_Check(o); }
 
@@ -38,24 +35,6 @@ bool decide(trace::SymbolicSizes& sizes, int sign, Expr left, Expr right) {
             return sizes.decide(Sign::Lt, right, left);
         default:
             return sizes.decide(Sign::Le, right, left);
-    }
-}
-
-std::optional<Expr> arithmetic(trace::SymbolicSizes& sizes, int detail, Expr a, Expr b) {
-    switch (without_in_place(detail)) {
-        case NB_ADD:
-            return a + b;
-        case NB_SUBTRACT:
-            return a - b;
-        case NB_MULTIPLY:
-            return a * b;
-        case NB_FLOOR_DIVIDE:
-        case NB_REMAINDER:
-            // A divisor of another sign would be another relation of the parts.
-            if (!sizes.decide(Sign::Lt, 0, b)) return std::nullopt;
-            return without_in_place(detail) == NB_FLOOR_DIVIDE ? floor_div(a, b) : mod(a, b);
-        default:
-            return std::nullopt;
     }
 }
 
@@ -80,76 +59,6 @@ bool moves_all_but_first(const std::string& name) {
 }
 
 }  // namespace
-
-bool Recording::follow_binary(const Event& event, PyObject** result) {
-    PyObject *left = event.operands[0], *right = event.operands[1];
-    if (is_tensor(left) || is_tensor(right)) {
-        // How a power is computed turns on its exponent.
-        if (without_in_place(event.detail) == NB_POWER && numbers_->find_float(right))
-            numbers_->specialise(right);
-        return false;
-    }
-    if (is_sequence(left) && is_sequence(right) && without_in_place(event.detail) == NB_ADD)
-        return false;
-    const auto a = numbers_->value_of(left), b = numbers_->value_of(right);
-    if (a && b && (a->is_heap_allocated() || b->is_heap_allocated())) {
-        const auto value =
-            arithmetic(*recorder_->symbols(), event.detail, trace::unwrap(*a), trace::unwrap(*b));
-        if (value) {
-            *result = numbers_->add_number(recorder_->symbols()->wrap(*value)).release();
-            return true;
-        }
-    }
-    if (follow_float_binary(event, result)) return true;
-    numbers_->specialise(event.operands);
-    return false;
-}
-
-bool Recording::follow_float_binary(const Event& event, PyObject** result) {
-    PyObject *left = event.operands[0], *right = event.operands[1];
-    if (!numbers_->is_symbolic(left) && !numbers_->is_symbolic(right)) return false;
-    const bool integers = PyLong_CheckExact(left) && PyLong_CheckExact(right);
-    using Make = FloatGuards::Make;
-    std::optional<Make> make;
-    switch (without_in_place(event.detail)) {
-        case NB_ADD:
-            make = Make::Add;
-            break;
-        case NB_SUBTRACT:
-            make = Make::Subtract;
-            break;
-        case NB_MULTIPLY:
-            make = Make::Multiply;
-            break;
-        case NB_TRUE_DIVIDE:
-            make = Make::Divide;
-            break;
-        case NB_POWER:
-            make = Make::Power;
-            break;
-        default:
-            return false;
-    }
-    if (integers && make != Make::Divide) return false;
-    const auto a = numbers_->float_of(left), b = numbers_->float_of(right);
-    return a && b && give_float(segment_->guards.floats.compute(*make, *a, *b), result);
-}
-
-bool Recording::give_float(std::optional<FloatGuards::Index> value, PyObject** result) {
-    if (value) *result = numbers_->add_float(*value).release();
-    return value.has_value();
-}
-
-bool Recording::follow_function_of_float(const std::string& name,
-                                         std::span<PyObject* const> arguments, PyObject** result) {
-    if (arguments.size() != 1 || !numbers_->is_symbolic(arguments[0])) return false;
-    const bool is_float = PyFloat_CheckExact(arguments[0]);
-    std::optional<FloatGuards::Make> make;
-    if (name == "math.sqrt") make = FloatGuards::Make::Root;
-    if (name == "math.fabs" || (name == "abs" && is_float)) make = FloatGuards::Make::Absolute;
-    const auto number = make ? numbers_->float_of(arguments[0]) : std::nullopt;
-    return number && give_float(segment_->guards.floats.compute(*make, *number), result);
-}
 
 bool Recording::follow_comparison(const Event& event, PyObject** result) {
     PyObject *left = event.operands[0], *right = event.operands[1];
@@ -207,36 +116,6 @@ bool Recording::follow_truth(const Event& event, PyObject** result, bool negated
     return true;
 }
 
-bool Recording::follow_extreme(std::span<PyObject* const> arguments, bool most, PyObject** result) {
-    if (arguments.size() < 2) return false;
-    if (std::ranges::any_of(arguments, [](PyObject* o) { return PyFloat_CheckExact(o); })) {
-        if (std::ranges::none_of(arguments, [&](PyObject* o) { return numbers_->is_symbolic(o); }))
-            return false;
-        PyObject* best = nullptr;
-        std::optional<FloatGuards::Index> most_so_far;
-        for (PyObject* o : arguments) {
-            const auto number = numbers_->float_of(o);
-            if (!number) return false;
-            if (best != nullptr &&
-                !segment_->guards.floats.decide(most ? Py_GT : Py_LT, *number, *most_so_far))
-                continue;
-            best = o;
-            most_so_far = number;
-        }
-        *result = Py_NewRef(best);
-        return true;
-    }
-    std::optional<Expr> value;
-    for (PyObject* o : arguments) {
-        const auto number = numbers_->value_of(o);
-        if (!number) return false;
-        const Expr e = trace::unwrap(*number);
-        value = !value ? e : most ? max(*value, e) : min(*value, e);
-    }
-    *result = numbers_->add_number(recorder_->symbols()->wrap(*value)).release();
-    return true;
-}
-
 bool Recording::follow_class(PyTypeObject* type, std::span<PyObject* const> arguments,
                              PyObject** result) {
     if (type == &PyType_Type || type == &PySlice_Type) return false;
@@ -254,6 +133,9 @@ bool Recording::follow_class(PyTypeObject* type, std::span<PyObject* const> argu
                                                        : numbers_->add_float(*number).release();
             return true;
         }
+    if (arguments.size() == 1 && type == &PyLong_Type && numbers_->find_float(arguments[0]) &&
+        give_rounded("math.trunc", arguments[0], result))
+        return true;
     const c10::SymInt* only = arguments.size() == 1 ? numbers_->find(arguments[0]) : nullptr;
     if (only != nullptr && type == &PyLong_Type) {
         *result = Py_NewRef(arguments[0]);
@@ -337,7 +219,7 @@ bool Recording::follow_call(const Event& event, PyObject** result) {
         return true;
     }
     if (only_moves(c.name)) return false;
-    if (!keywords && follow_function_of_float(c.name, given, result)) return true;
+    if (!keywords && follow_function(c.name, given, result)) return true;
     if ((c.name == "max" || c.name == "min") && !keywords &&
         follow_extreme(given, c.name == "max", result))
         return true;
@@ -369,6 +251,15 @@ bool Recording::follow_numbers(Frame frame, const Event& event, PyObject** resul
             if (const c10::SymInt* value = numbers_->find(o[0])) {
                 if (event.detail == static_cast<int>(UnaryOperator::negative)) {
                     const Expr e = -trace::unwrap(*value);
+                    *result = numbers_->add_number(recorder_->symbols()->wrap(e)).release();
+                    return true;
+                }
+                if (event.detail == static_cast<int>(UnaryOperator::positive)) {
+                    *result = Py_NewRef(o[0]);
+                    return true;
+                }
+                if (event.detail == static_cast<int>(UnaryOperator::invert)) {
+                    const Expr e = -trace::unwrap(*value) + Expr(-1);
                     *result = numbers_->add_number(recorder_->symbols()->wrap(e)).release();
                     return true;
                 }
@@ -458,6 +349,34 @@ Py_ssize_t rate_of_fused_step(const Event& event) {
     return -1;
 }
 
+/// Whether a symbolic integer is among an operator's arguments.
+bool holds_integer(const Numbers& numbers, PyObject* o, int depth = 3) {
+    if (o == nullptr || numbers.find(o) != nullptr) return o != nullptr;
+    const auto holds = [&](PyObject* part) {
+        return depth > 0 && holds_integer(numbers, part, depth - 1);
+    };
+    if (PySlice_Check(o)) {
+        const auto* s = reinterpret_cast<PySliceObject*>(o);
+        return holds(s->start) || holds(s->stop) || holds(s->step);
+    }
+    if (PyDict_CheckExact(o)) {
+        Py_ssize_t position = 0;
+        PyObject *key = nullptr, *value = nullptr;
+        while (PyDict_Next(o, &position, &key, &value))
+            if (holds(value)) return true;
+        return false;
+    }
+    if (!PyTuple_Check(o) && !PyList_CheckExact(o)) return false;
+    return std::ranges::any_of(
+        std::span(PySequence_Fast_ITEMS(o), static_cast<std::size_t>(Py_SIZE(o))), holds);
+}
+
+/// Whether the calls can be made once more: none has written to anything.
+bool has_written_nothing(std::span<const trace::LoggedCall> calls) {
+    return std::ranges::none_of(
+        calls, [](const trace::LoggedCall& c) { return c.op.schema().is_mutable(); });
+}
+
 /// Whether it is a call of `where`, whose numbers PyTorch makes into tensors at once.
 bool is_choice(const Event& event) {
     if (event.operation != Operation::call) return false;
@@ -511,7 +430,7 @@ Event Recording::with_stand_ins(const Event& event, std::vector<Ref>& held,
     changed.operands = operands;
     // A float is not changed in place, but the tensor that stands for it would be.
     if (event.operation == Operation::binary && numbers_->find_float(event.operands[0]))
-        changed.detail = without_in_place(event.detail);
+        changed.detail = operator_of(event.detail);
     return changed;
 }
 
@@ -519,18 +438,32 @@ PyObject* Recording::perform_on_stand_ins(const Event& event) {
     const auto attempt = [&] {
         std::vector<Ref> held;
         std::vector<PyObject*> operands;
+        {
+            const Observed observed;
+            if (const auto replaced = perform_replaced(*numbers_, event)) return *replaced;
+        }
         const Event other = with_stand_ins(event, held, operands);
         const Observed observed;
         return perform(other);
     };
+    const std::size_t calls = recorder_->log().size();
+    const auto has_failed = [&](PyObject* result) {
+        return result == nullptr && !over_ && PyErr_ExceptionMatches(PyExc_Exception);
+    };
+    const auto again = [&] {
+        PyErr_Clear();
+        recorder_->clear_failure();
+        return attempt();
+    };
     PyObject* result = attempt();
-    if (result == nullptr && !over_ && PyErr_ExceptionMatches(PyExc_Exception)) {
-        // Not every operator takes a float that is known only when the program runs.
-        if (numbers_->specialise_floats(event.operands)) {
-            PyErr_Clear();
-            recorder_->clear_failure();
-            result = attempt();
-        }
+    // Not every operator takes a float that is known only when the program runs.
+    if (has_failed(result) && numbers_->specialise_floats(event.operands)) result = again();
+    // Nor a size that is not: an operator of a library with an `int` for an argument takes none.
+    if (has_failed(result) && has_written_nothing(recorder_->log().subspan(calls)) &&
+        std::ranges::any_of(event.operands,
+                            [&](PyObject* o) { return holds_integer(*numbers_, o); })) {
+        numbers_->specialise(event.operands);
+        result = again();
     }
     return numbers_->settled(result);
 }

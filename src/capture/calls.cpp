@@ -12,6 +12,7 @@
 #include "capture/objects.h"
 #include "capture/perform.h"
 #include "capture/recording.h"
+#include "capture/replaced_calls.h"
 #include "capture/torch_words.h"
 #include "capture/warnings.h"
 
@@ -544,6 +545,7 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
                 !(k != nullptr && k->dynamic()))
                 *result = number_of_numpy(callable, all).release();
             if (*result == nullptr) throw Puzzle("a call of " + c.name);
+            numbers_->specialise(all);  // its code has seen them, not what they stand for
             return Verdict::handled;
         }
         case CallKind::Warning:
@@ -576,11 +578,17 @@ Verdict Recording::on_c_function(Frame frame, const Event& event, PyObject* call
                     event, PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr,
                     all, result);
             recorder_->clear_failure();
-            if (const std::size_t calls = recorder_->log().size();
-                (*result = update_scaled_by_tensor(event, c.name, all)) != nullptr ||
-                PyErr_Occurred())
-                return carried_out(event, calls, result);
-            return carried(frame, event, result);
+            {
+                const std::size_t calls = recorder_->log().size();
+                if (c.name == "torch._C._nn.one_hot")
+                    if (const auto made = perform_one_hot(*numbers_, event)) {
+                        *result = *made;
+                        return carried_out(event, calls, result);
+                    }
+                *result = update_scaled_by_tensor(event, c.name, all);
+                return *result != nullptr || PyErr_Occurred() ? carried_out(event, calls, result)
+                                                              : carried(frame, event, result);
+            }
         case CallKind::Pure:
             if (tensors && needs_data(c.name))
                 throw Puzzle("the data of a tensor (" + c.name + ")");

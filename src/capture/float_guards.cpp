@@ -27,9 +27,20 @@ bool compare(int sign, double a, double b) {
     }
 }
 
-double carry_out(FloatGuards::Make make, double a, double b) {
-    using Make = FloatGuards::Make;
-    switch (make) {
+bool same_bits(double a, double b) {
+    return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+}
+
+std::string text_of(double value) {
+    char text[40];
+    std::snprintf(text, sizeof text, "%.17g", value);
+    return text;
+}
+
+}  // namespace
+
+double FloatGuards::carry_out(const Step& step, double a, double b) {
+    switch (step.make) {
         case Make::Add:
             return a + b;
         case Make::Subtract:
@@ -46,6 +57,8 @@ double carry_out(FloatGuards::Make make, double a, double b) {
             return std::fabs(a);
         case Make::Root:
             return std::sqrt(a);
+        case Make::Function:
+            return step.second < 0 ? step.function->of_one(a) : step.function->of_two(a, b);
         case Make::Given:
         case Make::Constant:
         case Make::Integer:
@@ -53,18 +66,6 @@ double carry_out(FloatGuards::Make make, double a, double b) {
     }
     return a;
 }
-
-bool same_bits(double a, double b) {
-    return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
-}
-
-std::string text_of(double value) {
-    char text[40];
-    std::snprintf(text, sizeof text, "%.17g", value);
-    return text;
-}
-
-}  // namespace
 
 FloatGuards::Index FloatGuards::add(Step step) {
     steps_.push_back(std::move(step));
@@ -86,21 +87,34 @@ bool FloatGuards::is_constant(Index index) const {
 }
 
 std::optional<FloatGuards::Index> FloatGuards::compute(Make make, Index a, Index b) {
-    const double x = example(a), y = b < 0 ? 0 : example(b);
-    const double result = carry_out(make, x, y);
+    Step step{make, a, b, 0, {}, {}};
+    step.example = carry_out(step, example(a), b < 0 ? 0 : example(b));
     // CPython raises for a division by zero, and where powers and roots leave the numbers or give
     // complex ones.
     if (make == Make::Divide && !decide(Py_NE, b, constant(0))) return std::nullopt;
     if (make == Make::Root && !decide(Py_GE, a, constant(0))) return std::nullopt;
-    const Index made = add({make, a, b, result, {}, {}});
-    if (make == Make::Power) {
-        if (!decide(Py_GT, a, constant(0))) return std::nullopt;
-        for (const Index i : {a, b, made}) {
-            if (!std::isfinite(example(i))) return std::nullopt;
-            conditions_.push_back({Condition::Kind::Finite, 0, i, -1, true});
-        }
-    }
+    const Index made = add(std::move(step));
+    if (make == Make::Power)
+        if (!decide(Py_GT, a, constant(0)) || !all_finite({a, b, made})) return std::nullopt;
     return made;
+}
+
+/// Of finite numbers these raise nothing where the result is finite.
+std::optional<FloatGuards::Index> FloatGuards::compute(const MathFunction& function, Index a,
+                                                       Index b) {
+    Step step{Make::Function, a, b, 0, {}, {}, &function};
+    step.example = carry_out(step, example(a), b < 0 ? 0 : example(b));
+    const Index made = add(std::move(step));
+    const bool finite = b < 0 ? all_finite({a, made}) : all_finite({a, b, made});
+    return finite ? std::optional(made) : std::nullopt;
+}
+
+bool FloatGuards::all_finite(std::initializer_list<Index> floats) {
+    for (const Index i : floats) {
+        if (!std::isfinite(example(i))) return false;
+        if (!is_constant(i)) conditions_.push_back({Condition::Kind::Finite, 0, i, -1, true});
+    }
+    return true;
 }
 
 bool FloatGuards::decide(int sign, Index a, Index b) {
@@ -127,23 +141,27 @@ bool FloatGuards::holds(const Condition& c, std::span<const double> values) cons
     return false;
 }
 
-bool FloatGuards::check(std::span<PyObject* const> nodes, const SizeGuards* sizes,
-                        std::span<const std::int64_t> symbols, FloatValues& values,
-                        std::string* failure) const {
-    values.clear();
-    for (const Step& s : steps_) {
+void FloatGuards::compute_to(Index last, std::span<PyObject* const> nodes, const SizeGuards* sizes,
+                             std::span<const std::int64_t> symbols, FloatValues& values) const {
+    while (static_cast<Index>(values.size()) <= last) {
+        const Step& s = steps_[values.size()];
         double value = s.example;
         if (s.make == Make::Given) {
             value = PyFloat_AS_DOUBLE(nodes[static_cast<std::size_t>(s.first)]);
         } else if (s.make == Make::Integer) {
-            if (sizes == nullptr) return false;
             value = static_cast<double>(sizes->computed(s.first, symbols));
         } else if (s.make != Make::Constant) {
-            value = carry_out(s.make, values[static_cast<std::size_t>(s.first)],
+            value = carry_out(s, values[static_cast<std::size_t>(s.first)],
                               s.second < 0 ? 0 : values[static_cast<std::size_t>(s.second)]);
         }
         values.push_back(value);
     }
+}
+
+bool FloatGuards::check(std::span<PyObject* const> nodes, const SizeGuards* sizes,
+                        std::span<const std::int64_t> symbols, FloatValues& values,
+                        std::string* failure) const {
+    compute_to(static_cast<Index>(steps_.size()) - 1, nodes, sizes, symbols, values);
     for (const Condition& c : conditions_) {
         if (holds(c, values)) continue;
         if (failure != nullptr)
@@ -182,6 +200,9 @@ std::string FloatGuards::text(Index index) const {
             return "abs(" + text(s.first) + ")";
         case Make::Root:
             return "sqrt(" + text(s.first) + ")";
+        case Make::Function:
+            return std::string(s.function->name) + "(" + text(s.first) +
+                   (s.second < 0 ? std::string() : ", " + text(s.second)) + ")";
     }
     return {};
 }
@@ -205,18 +226,20 @@ std::vector<std::string> FloatGuards::sentences() const {
     return out;
 }
 
-void FloatGuards::collect(Index index, std::vector<std::string>& names) const {
+void FloatGuards::collect(Index index, std::vector<std::string>& names,
+                          std::vector<std::int32_t>& integers) const {
     const Step& s = steps_[static_cast<std::size_t>(index)];
     if (s.make == Make::Given) names.push_back(s.name);
+    if (s.make == Make::Integer) integers.push_back(s.first);
     if (s.make <= Make::Integer) return;
-    collect(s.first, names);
-    if (s.second >= 0) collect(s.second, names);
+    collect(s.first, names, integers);
+    if (s.second >= 0) collect(s.second, names, integers);
 }
 
-std::vector<std::string> FloatGuards::specialised() const {
+std::vector<std::string> FloatGuards::specialised(std::vector<std::int32_t>& integers) const {
     std::vector<std::string> names;
     for (const Condition& c : conditions_)
-        if (c.kind == Condition::Kind::Bits) collect(c.a, names);
+        if (c.kind == Condition::Kind::Bits) collect(c.a, names, integers);
     return names;
 }
 

@@ -519,7 +519,8 @@ bool GuardSet::check(std::span<PyObject* const> slots, Values& values, std::stri
         return false;
     }
     return check_pinned(failure) &&
-           (sizes_ == nullptr || sizes_->check(values.all(), values.symbols, failure)) &&
+           (sizes_ == nullptr ||
+            sizes_->check(values.all(), floats, values.symbols, values.floats, failure)) &&
            (floats.empty() ||
             floats.check(values.all(), sizes_.get(), values.symbols, values.floats, failure)) &&
            (cached_calls.empty() || repeat_cached_calls(failure));

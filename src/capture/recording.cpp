@@ -236,6 +236,31 @@ bool is_of_custom_operators(PyCodeObject* code) {
     return file.ends_with("/torch/_library/autograd.py");
 }
 
+/// Whether the code is a method of PyTorch's symbolic numbers, which C++ calls for what it needs of
+/// one (`SymInt.__index__`): what it fixes is guarded, and the program has no part in it. A break
+/// in there would end the recording in the midst of an operator.
+bool is_of_symbols(PyCodeObject* code) {
+    static const std::unordered_set<PyCodeObject*> codes = [] {
+        std::unordered_set<PyCodeObject*> all;
+        const Ref torch = Ref::steal(PyImport_ImportModule("torch"));
+        for (const char* name : {"SymInt", "SymFloat", "SymBool"}) {
+            const Ref type = torch ? Ref::steal(PyObject_GetAttrString(torch.get(), name)) : Ref();
+            if (!type || !PyType_Check(type.get())) continue;
+            PyObject* dict = reinterpret_cast<PyTypeObject*>(type.get())->tp_dict;
+            Py_ssize_t position = 0;
+            PyObject *key = nullptr, *value = nullptr;
+            while (PyDict_Next(dict, &position, &key, &value))
+                if (PyFunction_Check(value))
+                    all.insert(
+                        reinterpret_cast<PyCodeObject*>(Py_NewRef(PyFunction_GET_CODE(value))));
+        }
+        PyErr_Clear();
+        return all;
+    }();
+    const std::string_view file = PyUnicode_AsUTF8(code->co_filename);
+    return codes.contains(code) || file.ends_with("/torch/fx/experimental/sym_node.py");
+}
+
 }  // namespace
 
 Verdict Recording::entered(Frame frame, Entry entry) {
@@ -247,6 +272,8 @@ Verdict Recording::entered(Frame frame, Entry entry) {
         return Verdict::hand_back;
     // What it calls comes here again: `Function.apply`, and the program's own parts of a gradient.
     if (is_of_custom_operators(frame.code()) || is_cleanup(frame)) return Verdict::hand_back;
+    if (numbers_ != nullptr && numbers_->any() && is_of_symbols(frame.code()))
+        return Verdict::hand_back;
     try {
         const Verdict verdict = enter(frame, entry);
         return abandoned_.empty() ? verdict : abandoned();

@@ -62,6 +62,9 @@ bool is_lock_of_functools(Frame frame, PyObject* object);
 /// `named`: whether some are given by name.
 std::vector<PyObject*> arguments_of(const Event& event, bool* named = nullptr);
 
+/// Which of Python's binary operators (NB_ADD, ...) it is, in place or not.
+int operator_of(int detail);
+
 class Recording final : public Observer {
   public:
     /// `list`: where the first segment goes.
@@ -249,14 +252,20 @@ class Recording final : public Observer {
     /// `any`, `all`, `sum`, ... over a generator or over symbolic numbers.
     bool follow_fold(const Event& event, const std::string& name, std::span<PyObject* const> given,
                      PyObject** result);
-    // Symbolic numbers (arithmetic.cpp). True: the result is there, nullptr for an exception.
+    // Symbolic numbers (arithmetic.cpp, number_functions.cpp). True: the result is there, nullptr
+    // for an exception.
     bool follow_numbers(Frame frame, const Event& event, PyObject** result);
     bool follow_binary(const Event& event, PyObject** result);
     bool follow_float_binary(const Event& event, PyObject** result);
     /// The object of a float that was computed becomes the result; false without one.
     bool give_float(std::optional<FloatGuards::Index> value, PyObject** result);
-    bool follow_function_of_float(const std::string& name, std::span<PyObject* const> arguments,
-                                  PyObject** result);
+    /// The integer that the function of `math` of this name rounds a float to becomes the result.
+    bool give_rounded(std::string_view function, PyObject* number, PyObject** result);
+    bool follow_function_of_integer(const std::string& name, std::span<PyObject* const> given,
+                                    PyObject** result);
+    /// Built-in functions of numbers and those of `math`.
+    bool follow_function(const std::string& name, std::span<PyObject* const> given,
+                         PyObject** result);
     bool follow_comparison(const Event& event, PyObject** result);
     bool follow_truth(const Event& event, PyObject** result, bool negated);
     bool follow_extreme(std::span<PyObject* const> arguments, bool most, PyObject** result);
@@ -322,6 +331,8 @@ class Recording final : public Observer {
     void note_specialised(Frame frame);
     void open_scope();
     void begin_segment(std::shared_ptr<SegmentList> list);
+    /// The segment is one of its list from now on.
+    void keep_segment();
     /// Compiles and runs what is recorded; fills the promises. `roots`: objects that live on. False
     /// if the segment had to become one that runs eagerly.
     bool end_segment(Segment::End end, const std::vector<PyObject*>& roots);
@@ -375,7 +386,8 @@ class Recording final : public Observer {
     std::string abandoned_;         // why that is not recorded
     std::vector<Frame> carrying_;   // whose operation is carried out here, and may still break
     std::vector<PyObject*> moved_;  // generators that an operation in progress only moves from
-    std::size_t met_ = 0;  // of the symbolic numbers, those that the event in progress knows
+    std::size_t met_ = 0;      // of the symbolic numbers, those that the event in progress knows
+    std::size_t rounded_ = 0;  // integers of this segment that are rounded from floats
     bool over_ = false;
     bool at_call_ = false;                       // the segment begins with the call
     Ref error_;                                  // by which the program is ended

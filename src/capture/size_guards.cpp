@@ -33,13 +33,18 @@ void SizeGuards::add_tensor(std::int32_t node, Sizes sizes, Sizes strides) {
 }
 
 void SizeGuards::add_number(std::int32_t node, Expr symbol) {
-    add_symbol(symbol, node, -1);
+    add_symbol(symbol, node, kInteger);
+    last_.clear();
+}
+
+void SizeGuards::add_rounded(FloatGuards::Index number, Expr symbol) {
+    add_symbol(symbol, number, kRounded);
     last_.clear();
 }
 
 std::optional<std::pair<std::int32_t, std::int32_t>> SizeGuards::source_of(Expr symbol) const {
     for (const Symbol& s : sources_)
-        if (s.symbol == symbol) return std::pair(s.node, s.dim);
+        if (s.symbol == symbol && s.dim != kRounded) return std::pair(s.node, s.dim);
     return std::nullopt;
 }
 
@@ -57,10 +62,18 @@ std::int64_t SizeGuards::evaluate(Expr e, std::span<const std::int64_t> values) 
     });
 }
 
-bool SizeGuards::check(std::span<PyObject* const> nodes, SymbolValues& values,
-                       std::string* failure) {
+bool SizeGuards::check(std::span<PyObject* const> nodes, const FloatGuards& floats,
+                       SymbolValues& values, FloatValues& float_values, std::string* failure) {
     values.clear();
     for (const Symbol& s : sources_) {
+        if (s.dim == kRounded) {
+            floats.compute_to(s.node, nodes, this, values, float_values);
+            const double number = float_values[static_cast<std::size_t>(s.node)];
+            constexpr double kExact = 0x1p53;
+            if (!(number > -kExact && number < kExact)) return false;
+            values.push_back(static_cast<std::int64_t>(number));
+            continue;
+        }
         PyObject* o = nodes[static_cast<std::size_t>(s.node)];
         std::int64_t value = 0;
         if (s.dim >= 0) {
@@ -143,10 +156,21 @@ std::vector<std::string> SizeGuards::sentences() const {
     return out;
 }
 
-std::vector<std::string> SizeGuards::specialised() const {
+std::vector<std::string> SizeGuards::specialised(const FloatGuards& floats) const {
+    std::vector<Expr> fixed = symbols_->specialised();
+    std::vector<std::int32_t> integers;
+    (void)floats.specialised(integers);
+    for (const std::int32_t i : integers) fixed.push_back(computed_[static_cast<std::size_t>(i)]);
     std::vector<std::string> names;
-    for (const Expr e : symbols_->specialised())
+    for (Expr e : fixed) {
+        while (!e.is_constant() && e.node()->kind == ExprKind::Add && e.node()->args.size() == 1)
+            e = e.node()->args[0];
+        // That a quotient or a rest has some value leaves its parts open: `range(n // 8)`.
+        if (!e.is_constant() &&
+            (e.node()->kind == ExprKind::FloorDiv || e.node()->kind == ExprKind::Mod))
+            continue;
         for (const Expr s : ingot::symbols(e)) names.push_back(to_string(s));
+    }
     return names;
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "capture/float_guards.h"
 #include "trace/sym_node.h"
 
 namespace ingot::capture {
@@ -29,13 +30,17 @@ class SizeGuards {
     void add_tensor(std::int32_t node, Sizes sizes, Sizes strides);
     /// The integer that is node `node` is this symbol.
     void add_number(std::int32_t node, Expr symbol);
+    /// The integer that a float of the segment is, one that was rounded, is this symbol.
+    void add_rounded(FloatGuards::Index number, Expr symbol);
     /// An integer that replays compute: its index.
     std::int32_t add_computed(Expr value);
     /// Takes the relations that the recording has decided.
     void close() { relations_ = symbols_->guards(); }
 
-    /// Whether the segment is valid for the nodes' objects; fills the symbols' numbers.
-    bool check(std::span<PyObject* const> nodes, SymbolValues& values, std::string* failure);
+    /// Whether the segment is valid for the nodes' objects; fills the symbols' numbers, and those
+    /// of the floats that integers are rounded from.
+    bool check(std::span<PyObject* const> nodes, const FloatGuards& floats, SymbolValues& values,
+               FloatValues& float_values, std::string* failure);
     std::int64_t computed(std::int32_t index, std::span<const std::int64_t> values) const;
     /// The integers among the nodes, in order.
     void numbers(const SymbolValues& values, SymbolValues& into) const;
@@ -47,8 +52,9 @@ class SizeGuards {
     std::optional<std::pair<std::int32_t, std::int32_t>> source_of(Expr symbol) const;
     /// The relations as text.
     std::vector<std::string> sentences() const;
-    /// Symbols of which the recording has needed the number.
-    std::vector<std::string> specialised() const;
+    /// Symbols of which the recording has needed the number, also by way of the floats. That some
+    /// value that follows from one is needed fixes none where others have it, too.
+    std::vector<std::string> specialised(const FloatGuards& floats) const;
 
   private:
     struct Tensor {
@@ -58,8 +64,9 @@ class SizeGuards {
     };
     struct Symbol {
         Expr symbol;
-        std::int32_t node, dim;  // dim -1: the integer itself
+        std::int32_t node, dim;  // dim kInteger: the integer itself, kRounded: float `node`
     };
+    static constexpr std::int32_t kInteger = -1, kRounded = -2;
     std::int64_t evaluate(Expr e, std::span<const std::int64_t> values) const;
     void add_symbol(Expr e, std::int32_t node, std::int32_t dim);
 

@@ -41,9 +41,10 @@ Verdict Recording::on_allowed(const Event& event, std::span<PyObject* const> arg
                               PyObject** result) {
     read_arguments(arguments, 4);
     recorder_->clear_failure();
+    const std::size_t calls = recorder_->log().size();
     *result = perform_unobserved(event);
     if (*result == nullptr && !recorder_->failure()) return Verdict::raise;
-    return carried_out(event, result);
+    return carried_out(event, calls, result);
 }
 
 bool Recording::holds_promise(std::span<PyObject* const> objects, int depth) const {
