@@ -15,6 +15,7 @@ _TABLE = (
     ("print", "call it outside, or under ingot.disable"),
     ("logging", "log outside, or under ingot.disable"),
     ("subclass", "compile what works on its plain tensors"),
+    ("traces Python", "compile outside of debuggers, coverage and profilers of Python"),
     ("anomaly detection", "compiled code runs without torch.autograd.detect_anomaly only"),
     ("saved-tensor hooks", "compile what is called outside of them"),
     ("transform of torch.func", "compile the function that calls the transform"),

@@ -325,6 +325,7 @@ bool Recording::follow_numbers(Frame frame, const Event& event, PyObject** resul
 
 /// C code is about to get what Python code returns to it, and to do what nobody sees with it.
 void Recording::left(Frame frame, Exit exit, PyObject* result) {
+    if (exit == Exit::lost) lose(frame);
     if (exit == Exit::suspended) suspended_.insert(frame.slots().data());
     if (over_ || numbers_ == nullptr || !numbers_->any()) return;
     if (exit == Exit::returned && frame.caller() && !frame.is_direct() && !is_tensor(result)) try {

@@ -472,7 +472,7 @@ Verdict Recording::on_warning(Frame frame, const Event& event, std::span<PyObjec
     world_->read_warning_filters();
     *result = perform_unobserved(event);
     if (*result == nullptr) {
-        if (context_.fullgraph) PyErr_Clear();
+        if (must_be_whole()) PyErr_Clear();
         (void)give_up("a warning that is an error");
         return Verdict::raise;
     }

@@ -264,6 +264,12 @@ PyObject* call_checked(CapturedObject* self, PyObject* const* arguments, std::si
         }
         return run_eagerly(self, arguments, flags, names);
     }
+    if (frames_are_traced()) {
+        const char* const reason = "a debugger or a profiler traces Python";
+        if (s.context.fullgraph) return raise_error(unsupported(s.context, reason, {}));
+        tell(s.context, "eager", reason);
+        return run_eagerly(self, arguments, flags, names);
+    }
     if (!list->empty()) tell(s.context, "recompile", s.failure, {}, failures_of(*list, slots));
     return record(self, shape, arguments, flags, names, static_cast<std::size_t>(count));
 }

@@ -263,7 +263,7 @@ void Recording::drop_recording(std::size_t calls, const std::string& reason,
             if (Session* session = Session::current(); session != nullptr && goes_on)
                 session->stop();
         }
-    } stop{!context_.fullgraph};
+    } stop{!must_be_whole()};
     scope_.reset();
     histories_.restore();
     context_.tree->abandoned.push_back({reason, line, segment_->number});
@@ -287,7 +287,7 @@ Verdict Recording::without_recording(const Event& event, std::size_t calls, PyOb
     recorder_->clear_failure();
     const Session* const session = Session::current();
     const auto frame = session == nullptr ? std::nullopt : session->innermost();
-    if (context_.fullgraph) {
+    if (must_be_whole()) {
         note_place(frame);
         try {
             drop_recording(calls, reason, segment_->line);

@@ -30,6 +30,11 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+bool makes_generators(const Recipes& recipes) {
+    return std::ranges::any_of(recipes.instructions,
+                               [](const Instruction& i) { return i.make == Make::Generator; });
+}
+
 std::string slot_name(PyCodeObject* code, std::size_t i) {
     if (i >= static_cast<std::size_t>(PyTuple_GET_SIZE(code->co_localsplusnames))) return "stack";
     return PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(i)));
@@ -152,6 +157,8 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
         refuse_left_behind(builder);
         segment_->has_effects = world_->has_writes();
         segment_->recipes = builder.finish();
+        if (must_be_whole() && makes_generators(segment_->recipes))
+            throw NoRecipe("a generator is given back, whose code nothing compiles");
         refuse_fixed_marks(*recorder_->symbols(), segment_->guards, specialised_at_);
         for (const at::Tensor& t : live) graph.add_output(t);
         bool ran = true;
@@ -228,9 +235,9 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
     segment_->inputs.clear();
     segment_->recipes = {};
     for (PinnedTensor& t : segment_->guards.tensors) t.covered = false;
-    segment_->refused = context_.fullgraph;
+    segment_->refused = must_be_whole();
     note_reason(reason);
-    keep_segment();
+    if (!segment_->refused || context_.fullgraph) keep_segment();
     if (end == Segment::End::Return) tell_eager(reason);
     return false;
 }
@@ -285,7 +292,7 @@ void Recording::end_eagerly(const std::string& reason, Frames frames) {
     end_of_sizes();
     segment_->end = Segment::End::Eager;
     note_reason(reason);
-    keep_segment();
+    if (!segment_->refused || context_.fullgraph) keep_segment();
 }
 
 Verdict Recording::give_up(const std::string& reason) {
@@ -296,7 +303,7 @@ Verdict Recording::give_up(const std::string& reason) {
     }
     if (const Session* session = Session::current(); session != nullptr)
         note_place(session->innermost());
-    if (context_.fullgraph) return refuse(reason);
+    if (must_be_whole()) return refuse(reason);
     // Where a branch was taken for granted the calls so far may raise in other words than eager.
     if (recorder_->assumes() && Session::current() != nullptr) {
         scope_.reset();
@@ -380,14 +387,14 @@ PyObject* Recording::conclude(PyObject* result) {
                 return nullptr;
             }
             const bool whole = end_segment(Segment::End::Return, {result});
-            if (!whole && context_.fullgraph && !segment_->later)
+            if (!whole && must_be_whole() && !segment_->later)
                 return refuse_result(returned.release(), segment_->reason);
             return returned.release();
         } catch (const BeginsAgain&) {
             returned = Ref();
         }
         PyObject* const again = begin_again();
-        return context_.fullgraph ? refuse_result(again, kHandledFailure) : again;
+        return must_be_whole() ? refuse_result(again, kHandledFailure) : again;
     });
 }
 
@@ -444,9 +451,7 @@ bool Recording::snapshot(Frame innermost, const Event& event, bool leaves,
 bool Recording::is_error(Frame frame, const std::string& reason) {
     note_place(frame);
     ++context_.counters.breaks;
-    if (context_.fullgraph) return give_up(reason) == Verdict::raise;
-    if (over_ || strict_ != Strict::No || !state().torch.raises_at_breaks()) return false;
-    return refuse(reason) == Verdict::raise;
+    return must_be_whole() && give_up(reason) == Verdict::raise;
 }
 
 /// Of an operator that was put off: the program's own, which may handle it. Any other is the

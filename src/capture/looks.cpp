@@ -108,7 +108,7 @@ Verdict Recording::on_cached_function(const Event& event, PyObject* callable,
             unrecorded([&] { return PyObject_Call(held.get(), arguments.get(), names.get()); });
     }
     if (*result == nullptr) {  // nothing is kept: eager calls it each time
-        if (context_.fullgraph) PyErr_Clear();
+        if (must_be_whole()) PyErr_Clear();
         (void)give_up("a cached function that raises");
         return Verdict::raise;
     }

@@ -310,7 +310,11 @@ class Recording final : public Observer {
     /// Ends the recording: everything is made real, CPython does the rest. What a hook answers:
     /// `run`, or under `fullgraph` `raise` with the error set.
     Verdict give_up(const std::string& reason);
+    /// CPython goes on with the frame unseen: the call goes on without a recording.
+    void lose(Frame frame);
     // fullgraph (whole.cpp).
+    /// Whether a call that is no whole graph is an error.
+    bool must_be_whole() const;
     /// The call is no whole graph: what is recorded becomes real, its guards mean an error from now
     /// on, and the program is ended by that error whatever it catches. `raise`, with it set.
     Verdict refuse(const std::string& reason);

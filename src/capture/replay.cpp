@@ -224,7 +224,8 @@ ReplayStatus replay(const ReplayContext& context, const SegmentList& first,
         status = serve(behind, *children, next_slots, next);
         const bool compiles =
             context.stance == Stance::Default || context.stance == Stance::EagerThenCompile;
-        if (status == ReplayStatus::NoMatch && compiles && state().torch.allows_recording()) {
+        if (status == ReplayStatus::NoMatch && compiles && !frames_are_traced() &&
+            state().torch.allows_recording()) {
             if (!is_full(*children, context.recording.limit, Modes::now())) {
                 if (!children->empty())
                     tell(context.recording, "recompile", failure, segment->places);

@@ -83,7 +83,7 @@ bool Recording::go_on_for_real(std::string_view reason) {
     }
     auto* code = reinterpret_cast<PyObject*>(frame->code());
     context_.tree->asks.try_emplace({code, frame->offset()}, Ref::borrow(code), why);
-    if (context_.fullgraph) {
+    if (must_be_whole()) {
         recorder_->clear_failure();
         ++context_.counters.breaks;
         (void)give_up(why);

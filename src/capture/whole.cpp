@@ -13,6 +13,8 @@
 
 namespace ingot::capture {
 
+bool Recording::must_be_whole() const { return context_.fullgraph; }
+
 void Recording::note_place(std::optional<Frame> frame) {
     if (!frame || !segment_->places.empty()) return;
     segment_->places = places_of(*frame);
@@ -65,7 +67,7 @@ PyObject* Recording::refuse_result(PyObject* result, const std::string& reason) 
 }
 
 void Recording::tell_eager(const std::string& reason) const {
-    if (context_.fullgraph || segment_->raises) return;
+    if (must_be_whole() || segment_->raises) return;
     tell(context_, at_call_ ? "eager" : "rest", reason, segment_->places);
 }
 

@@ -91,7 +91,8 @@ class Logger final : public Observer {
         return Verdict::run;
     }
     void left(Frame frame, Exit exit, PyObject* result) override {
-        static constexpr const char* kHow[] = {"returned", "raised", "suspended", "handed back"};
+        static constexpr const char* kHow[] = {"returned", "raised", "suspended", "handed back",
+                                               "lost"};
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
         write(frame, std::string("left ") + kHow[static_cast<int>(exit)] + " " + show(result));

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import operator
+import sys
 import types
 
 import pytest
@@ -447,6 +448,7 @@ EAGER = {
         lambda x: x * 2,
         lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
     ),
+    "a generator as the result": (lambda x: (x + k for k in range(3)), lambda: torch.ones(3)),
     "a generator that has begun as the result": (counts_in_generator, lambda: torch.ones(3)),
     "an object of C as the result": (
         lambda x: (x * 2, operator.itemgetter(1)),
@@ -640,3 +642,72 @@ def test_the_stance_against_recompiling_cannot_be_taken():
         with pytest.raises(RuntimeError, match="Detected recompile"):
             compiled(torch.ones(2), log)
         assert "taken" not in log
+
+
+# Python that the interpreter does not see.
+
+
+class Global:
+    scale = 2.0
+
+
+def reads_a_global(x):
+    y = x * Global.scale
+    return y + 100 if Global.scale > 2 else y
+
+
+def leaves_to_cpython(x):
+    try:
+        raise ValueError(1)
+    except* ValueError:
+        x = x + 1
+    return reads_a_global(x)
+
+
+@pytest.mark.parametrize("trace", [sys.settrace, sys.setprofile])
+def test_nothing_is_recorded_while_python_is_traced(trace, monkeypatch):
+    def tracer(*_):
+        return tracer
+
+    before = sys.gettrace() if trace is sys.settrace else sys.getprofile()
+    compiled, whole = ingot.compile(reads_a_global), ingot.compile(reads_a_global, fullgraph=True)
+    for scale in (2.0, 3.0, 2.0):
+        monkeypatch.setattr(Global, "scale", scale)
+        trace(tracer)
+        try:
+            found = compiled(torch.ones(2))
+            with pytest.raises(ingot.Unsupported, match="traces Python"):
+                whole(torch.ones(2))
+        finally:
+            trace(before)
+        assert torch.equal(found, reads_a_global(torch.ones(2)))
+    assert torch.equal(whole(torch.ones(2)), reads_a_global(torch.ones(2)))
+    recordings = ingot.stats().recordings
+    assert torch.equal(compiled(torch.ones(2)), reads_a_global(torch.ones(2)))
+    assert ingot.stats().recordings == recordings + 1  # tracing is over
+
+
+def test_tracing_that_begins_inside_ends_the_recording(monkeypatch):
+    def tracer(*_):
+        return tracer
+
+    def program(x):
+        y = x * 2
+        sys.setprofile(tracer)
+        y = y + 1
+        y = reads_a_global(y)
+        sys.setprofile(None)
+        return y
+
+    compiled = ingot.compile(program)
+    for scale in (2.0, 3.0, 2.0, 3.0):
+        monkeypatch.setattr(Global, "scale", scale)
+        assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+
+
+def test_what_cpython_goes_on_with_is_not_recorded(monkeypatch):
+    compiled = ingot.compile(leaves_to_cpython)
+    for scale in (2.0, 3.0, 2.0, 3.0):
+        monkeypatch.setattr(Global, "scale", scale)
+        for _ in range(2):
+            assert torch.equal(compiled(torch.ones(2)), leaves_to_cpython(torch.ones(2)))

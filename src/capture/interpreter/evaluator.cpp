@@ -138,6 +138,10 @@ PyObject* Evaluator::drive(Step step) {
                 if (result_ != nullptr) tell_left(exit_, result_);
                 return continue_by_cpython(false, false);
             case Step::hand_back:
+                // (What makes a generator ends the frame.)
+                if (session_ != nullptr && !session_->stopped_ && !hand_back_ &&
+                    _PyOpcode_Deopt[_Py_OPCODE(*current_)] != RETURN_GENERATOR)
+                    tell_left(Exit::lost, nullptr);
                 return continue_by_cpython(false, false);
             case Step::suspend:
             case Step::leave:

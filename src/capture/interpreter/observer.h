@@ -156,8 +156,9 @@ class FrameHook;
 
 /// How a frame came to be executed.
 enum class Entry : std::uint8_t { called, resumed, rebuilt };
-/// How it was left.
-enum class Exit : std::uint8_t { returned, raised, suspended, handed_back };
+/// How it was left. `lost`: CPython goes on with it though nobody asked for that (it is traced, or
+/// has an instruction that the interpreter does not know), and nothing of it is reported any more.
+enum class Exit : std::uint8_t { returned, raised, suspended, handed_back, lost };
 
 /// Receives what happens. All hooks are called in the session's thread with the GIL held.
 class Observer {
@@ -170,7 +171,7 @@ class Observer {
     /// `handled` is not allowed.
     virtual Verdict entered(Frame frame, Entry entry) { return Verdict::run; }
     /// It was left. `result`: what it returned or yielded; nullptr for `raised` (the error is set
-    /// and must stay as it is) and `handed_back` (CPython is about to go on with it).
+    /// and must stay as it is), `handed_back` and `lost` (CPython is about to go on with it).
     virtual void left(Frame frame, Exit exit, PyObject* result) {}
 
     /// Asked before each operation except `read_local` and `match_exception`. For `handled`, put a
@@ -246,6 +247,9 @@ class Session {
     bool stopped_ = false;
     bool dropped_ = false;  // a probe or a hook has dropped the frames
 };
+
+/// Whether a debugger or a profiler traces this thread's Python: no session sees its frames then.
+bool frames_are_traced() noexcept;
 
 /// Lets CPython run the frames that start while it lives.
 class Quiet {

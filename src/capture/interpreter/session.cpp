@@ -93,6 +93,11 @@ std::optional<Frame> Session::innermost() const {
     return innermost_ != nullptr ? std::optional(Frame(innermost_)) : std::nullopt;
 }
 
+bool frames_are_traced() noexcept {
+    const PyThreadState* thread = PyThreadState_Get();
+    return thread->c_tracefunc != nullptr || thread->c_profilefunc != nullptr;
+}
+
 Quiet::Quiet(Session* session) : session_(session) {
     if (session_ != nullptr) ++session_->quiet_;
 }
