@@ -10,10 +10,13 @@
 #include "bindings/lock.h"
 #include "capture/news.h"
 #include "capture/recording.h"
+#include "capture/state.h"
 
 namespace ingot::capture {
 
-bool Recording::must_be_whole() const { return context_.fullgraph; }
+bool Recording::must_be_whole() const {
+    return context_.fullgraph || state().torch.raises_at_breaks();
+}
 
 void Recording::note_place(std::optional<Frame> frame) {
     if (!frame || !segment_->places.empty()) return;

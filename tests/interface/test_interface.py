@@ -268,6 +268,27 @@ def test_disable(x):
     assert with_arguments.__name__ == "with_arguments"
 
 
+def test_disable_of_one_function_alone(x):
+    backend, told = RecordingBackend(), {}
+
+    def within(x):
+        told["within"] = ingot.is_compiling()
+        return x.sin()
+
+    @ingot.disable(recursive=False)
+    def outside(x):
+        told["outside"] = ingot.is_compiling()
+        return within(x.cos())
+
+    compiled = ingot.compile(lambda x: outside(x * 2) * 3, backend=backend)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), (x * 2).cos().sin() * 3)
+    assert told == {"within": True, "outside": False}
+    names = [[n.name for n in gm.graph.nodes if n.op == "call_function"] for gm in backend.graphs]
+    assert not any("cos" in name for graph in names for name in graph)
+    assert any("sin" in name for graph in names for name in graph)
+
+
 def test_disable_on_a_compiled_function_and_a_method(x):
     backend = RecordingBackend()
 

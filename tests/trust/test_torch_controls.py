@@ -380,7 +380,9 @@ def error_on_graph_break_inside(w):
         with torch._dynamo.error_on_graph_break(True):
             return breaking(x)
 
-    w.noted(w.compile(f), X)
+    c = w.compile(f)
+    w.noted(c, X)
+    w.noted(c, X)
 
 
 @program
@@ -402,6 +404,8 @@ def error_on_graph_break_outside(w):
     f = w.compile(lambda x: breaking(x) + 1)
     with torch._dynamo.error_on_graph_break(True):
         w.noted(f, X)
+        w.noted(f, X)
+    w.note(f(X))
     g = w.compile(lambda x: breaking(x) + 2)
     w.note(g(X))
 
