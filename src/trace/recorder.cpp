@@ -46,6 +46,15 @@ bool stays_a_call(const c10::OperatorHandle& op) {
     return name == "aten::_linalg_check_errors";
 }
 
+/// Products of float16, which processors leave to the library: it adds what is to be added before
+/// it rounds.
+bool is_half_with_bias(const std::string& name, const torch::jit::Stack& stack,
+                       const c10::OperatorHandle& op) {
+    if (name != "aten::addmm" && name != "aten::baddbmm") return false;
+    const c10::IValue& self = stack[stack.size() - op.schema().arguments().size()];
+    return self.toTensor().is_cpu() && self.toTensor().scalar_type() == c10::kHalf;
+}
+
 /// Stores a lowering's result in the tensor an in-place or out= operator names.
 void store(Call& call, const Call::Result& result, const at::Tensor& target, bool resizes) {
     Emitter& e = call.emit();
@@ -371,7 +380,7 @@ void RecorderState::record(const c10::OperatorHandle& op, torch::jit::Stack& sta
                 unrecorded_gradient(op, std::span(stack).last(op.schema().arguments().size()));
             !why.empty())
             throw NotSupported(std::string(why));
-        if (refused || stays_a_call(op) ||
+        if (refused || stays_a_call(op) || is_half_with_bias(id.name, stack, op) ||
             (id.name == "aten::convolution" && adds_bias_late(*this, std::span(stack).last(9))))
             return record_extern(op, stack);
         if (run_fused_step(op, stack)) return;

@@ -214,3 +214,12 @@ def test_a_convolution_with_a_bias_is_rounded_once(dtype, sizes):
         y = ingot.compile(program)(*leaves)
     theirs = (eager[0].double() - exact[0]).pow(2).mean().sqrt()
     assert (y.double() - exact[0]).pow(2).mean().sqrt() <= 1.1 * theirs
+
+
+def test_a_float16_product_with_a_bias_is_rounded_once():
+    x, w, b = torch.randn(32, 64), torch.randn(48, 64) / 8, torch.randn(48)
+    half = [t.half() for t in (x, w, b)]
+    exact = F.linear(*(t.double() for t in half))
+    ours, eager = ingot.compile(lambda *a: F.linear(*a))(*half), F.linear(*half)
+    theirs = (eager.double() - exact).pow(2).mean()
+    assert (ours.double() - exact).pow(2).mean() <= 1.2 * theirs

@@ -96,6 +96,8 @@ void lower_dot(Call& call) {
 }
 void lower_addr(Call& call) {
     at::Tensor a = call.tensor("vec1"), b = call.tensor("vec2");
+    if (!is_contiguous(layout_of(call.tensor("self"))))
+        throw NotSupported("addr that lies as its operand does");
     Emitter& e = call.emit();
     SymInts sizes{a.sym_size(0), b.sym_size(0)};
     ValueId p = e.mul(e.expand(e.unsqueeze(call.read(a), 1), sizes), e.expand(call.read(b), sizes));
@@ -105,6 +107,8 @@ void lower_linear(Call& call) {
     at::Tensor x = call.tensor("input"), w = call.tensor("weight"), b = call.tensor_or_none("bias");
     require_same(x, w);
     Emitter& e = call.emit();
+    if (b.defined() && x.is_cpu() && x.scalar_type() == c10::kHalf)
+        throw NotSupported("a bias that the library adds before it rounds: addmm");
     if (w.dim() != 2 || x.dim() < 1) throw NotSupported("linear with a weight that is no matrix");
     SymInts sizes = x.sym_sizes().vec();
     const c10::SymInt k = sizes.back();

@@ -20,6 +20,12 @@ c10::ScalarType default_type() { return c10::typeMetaToScalarType(c10::get_defau
 DType type_of(Call& call, c10::ScalarType otherwise) {
     return to_dtype(call.scalar_type("dtype").value_or(otherwise));
 }
+/// ATen's kernels count in few of the rare types, and in others in each version.
+void refuse_rare(DType type) {
+    const c10::ScalarType t = to_scalar_type(type);
+    if (c10::isBarebonesUnsignedType(t) || c10::isFloat8Type(t))
+        throw UserError("numbers counted in a rare type");
+}
 SymInts strides_for(Call& call, const SymInts& sizes) {
     auto format = call.memory_format("memory_format").value_or(c10::MemoryFormat::Contiguous);
     return format_strides(sizes, format);
@@ -31,6 +37,7 @@ ValueId filled(Call& call, const SymInts& sizes, DType type, const c10::Scalar& 
     return spread_number(call, value, e.full(type, sizes, cast_scalar(0, type)));
 }
 void give_full(Call& call, const SymInts& sizes, DType type, const c10::Scalar& value) {
+    if (!value.isSymbolic()) check_fits(value, to_scalar_type(type));
     call.give(filled(call, sizes, type, value), strides_for(call, sizes), device_of(call));
 }
 /// Uninitialised memory has any contents; zeros are as good and reproducible.
@@ -96,6 +103,7 @@ void lower_arange(Call& call) {
                                               : default_type();
     DType type = type_of(call, t);
     if (type == DType::Bool || is_complex(type)) throw NotSupported("arange of such a type");
+    refuse_rare(type);
     const auto first = whole(start), last = whole(end), stride = whole(step);
     c10::SymInt n = 0;
     if (first && last && stride) {
@@ -128,6 +136,7 @@ void lower_linspace(Call& call) {
     DType type =
         call.target.defined() ? to_dtype(call.target.scalar_type()) : type_of(call, default_type());
     if (!is_float(type)) throw NotSupported("linspace of integers");
+    refuse_rare(type);
     Emitter& e = call.emit();
     DType wide = compute_type(type);
     double a = call.real("start"), b = call.real("end");
@@ -149,6 +158,7 @@ void lower_eye(Call& call) {
     const c10::SymInt n = call.size("n"), m = call.size_or("m", n);
     DType type =
         call.target.defined() ? to_dtype(call.target.scalar_type()) : type_of(call, default_type());
+    refuse_rare(type);
     Emitter& e = call.emit();
     ValueId same = e.op(Prim::Eq, {e.iota(DType::I64, {n, m}, 0), e.iota(DType::I64, {n, m}, 1)});
     call.give(e.convert(same, type), contiguous({n, m}), device_of(call));

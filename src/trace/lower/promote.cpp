@@ -76,8 +76,10 @@ ValueId value_as(Call& call, const at::Tensor& tensor, DType dtype) {
 void check_fits(const c10::Scalar& number, c10::ScalarType type) {
     if (number.isSymbolic()) return;
     try {
-        AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(c10::kHalf, c10::kBFloat16, c10::kBool, type,
-                                               "number", [&] { (void)number.to<scalar_t>(); });
+        AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND8(c10::kHalf, c10::kBFloat16, c10::kBool,
+                                               c10::kFloat8_e4m3fn, c10::kFloat8_e5m2, c10::kUInt16,
+                                               c10::kUInt32, c10::kUInt64, type, "number",
+                                               [&] { (void)number.to<scalar_t>(); });
     } catch (const c10::Error& error) {
         throw UserError(error.what_without_backtrace());
     }
