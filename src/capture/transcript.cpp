@@ -2,9 +2,11 @@
 #include "capture/transcript.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "bindings/errors.h"
@@ -36,7 +38,29 @@ void fulfil(const at::Tensor& promise, at::Tensor real) {
 
 }  // namespace
 
+namespace {
+
+/// Views of a tensor that a promise is going to be are views of that promise, so that what is
+/// written to one of them later gives the others their history.
+void move_bases(const std::vector<at::Tensor>& promises, const std::vector<at::Tensor>& reals) {
+    std::unordered_map<const c10::TensorImpl*, const at::Tensor*> becomes;
+    for (std::size_t i = 0; i < promises.size(); ++i)
+        if (reals[i].defined() && trace::is_promise(promises[i]))
+            becomes.emplace(reals[i].unsafeGetTensorImpl(), &promises[i]);
+    for (const at::Tensor& real : reals) {
+        if (!real.defined()) continue;
+        auto* const meta = torch::autograd::impl::get_view_autograd_meta(real);
+        if (meta == nullptr || !meta->has_bw_view()) continue;
+        at::Tensor& base = const_cast<torch::autograd::ViewInfo&>(meta->get_backward_view()).base_;
+        const auto found = becomes.find(base.unsafeGetTensorImpl());
+        if (found != becomes.end()) base = *found->second;
+    }
+}
+
+}  // namespace
+
 void fulfil_all(const std::vector<at::Tensor>& promises, std::vector<at::Tensor> reals) {
+    move_bases(promises, reals);
     for (std::size_t i = 0; i < promises.size(); ++i) fulfil(promises[i], std::move(reals[i]));
 }
 

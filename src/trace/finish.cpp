@@ -3,6 +3,8 @@
 // Outputs on a storage that came from outside are views of that input. A storage made by the
 // program and returned through one tensor leaves as exactly that tensor; one returned through
 // several (or through a view that repeats elements) leaves whole, and the tensors are views of it.
+#include <unordered_set>
+
 #include "trace/recorder_state.h"
 #include "trace/unread_failures.h"
 #include "trace/view_steps.h"
@@ -33,6 +35,14 @@ struct Group {
     std::int32_t whole = -1;  // the graph output that is the whole base
 };
 
+/// Whether it shows all of its storage, as the storage lies.
+bool shows_all(const Promise& p) {
+    const Cell& cell = *p.cell();
+    return !p.is_apart() && !p.view() && cell.dtype == c10::typeMetaToScalarType(p.dtype()) &&
+           p.sym_sizes() == c10::SymIntArrayRef(cell.sizes) &&
+           p.sym_strides() == c10::SymIntArrayRef(cell.strides);
+}
+
 }  // namespace
 
 std::vector<OutputRecipe> RecorderState::describe_outputs(std::span<const at::Tensor> outputs) {
@@ -54,6 +64,11 @@ std::vector<OutputRecipe> RecorderState::describe_outputs(std::span<const at::Te
         }
         ++groups[promise(tensors[i]).cell().get()].members;
     }
+    // What others are views of to autograd comes out as that: a write to one of them may give it a
+    // history, as in eager.
+    std::unordered_set<const c10::TensorImpl*> bases;
+    for (const at::Tensor& t : tensors)
+        if (t.defined() && t.is_view()) bases.insert(t._base().unsafeGetTensorImpl());
     const c10::Device where = device.value_or(c10::kCPU);
     for (const at::Tensor& t : tensors)
         if (t.defined() && t.device() != where)
@@ -103,6 +118,11 @@ std::vector<OutputRecipe> RecorderState::describe_outputs(std::span<const at::Te
         if (group.whole < 0) {
             group.whole = next;
             graph.add_output(cell.value, to_sizes(cell.strides));
+        }
+        if (bases.contains(tensors[i].unsafeGetTensorImpl()) && shows_all(p)) {
+            r.kind = OutputRecipe::Kind::Graph;
+            r.index = group.whole;
+            continue;
         }
         describe(r, OutputRecipe::Kind::ViewOfGraph, group.whole, p, tensors[i]);
     }

@@ -424,3 +424,29 @@ def test_without_memory_eager_goes_on_from_the_beginning():
     """Eager, which then lacks memory too, has added once and drawn once when it raises."""
     run = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY], capture_output=True, text=True)
     assert run.stdout.split() == ["raised", "2.0", "True"], run.stderr + run.stdout
+
+
+# ---- views across breaks ----
+
+
+@pytest.mark.parametrize("needs", [False, True])
+@pytest.mark.parametrize("written", ["base", "view", "other"])
+def test_views_that_live_on_behind_a_break_are_views_of_one_another(written, needs):
+    def f(x, w):
+        y = x.sin()
+        v, u = y[:, 1:], y.unfold(0, 2, 2)
+        torch._dynamo.graph_break()
+        {"base": y, "view": v, "other": u}[written].mul_(w)
+        return y, v, u
+
+    fast = ingot.compile(f)
+    for _ in range(3):
+        found = []
+        for run in (f, fast):
+            torch.manual_seed(0)
+            x = torch.randn(6, 5, requires_grad=needs)
+            w = torch.tensor(0.5, requires_grad=True)
+            results = run(x, w)
+            assert all(t.requires_grad for t in results)
+            found.append([torch.autograd.grad(t.sum(), w, retain_graph=True)[0] for t in results])
+        torch.testing.assert_close(*found)
