@@ -64,12 +64,22 @@ std::vector<bool> spread_values(const Graph& g) {
     return spread;
 }
 
-// Of what lies in memory: rows of 16 bits are kept as they are.
+// Of the widest that lies in memory and `x` is computed of, element by element: rows of 16 bits are
+// kept as they are, so that a row's maximum and what is taken off it are cut alike.
 std::int64_t element_bytes(const Graph& g, ValueId x) {
-    const Node* n = g.producer(x);
-    if (n != nullptr && n->prim == Prim::Convert)
-        return std::min(bytes(g.type(x).dtype), bytes(g.type(n->operands[0]).dtype));
-    return bytes(g.type(x).dtype);
+    std::vector<ValueId> work{x};
+    const Expr all = g.type(x).numel();
+    std::int64_t widest = 1;
+    for (std::size_t k = 0; k < work.size(); ++k) {
+        const Node* n = g.producer(work[k]);
+        if (k < kMostSeen && n != nullptr && (is_pointwise(n->prim) || is_movement(n->prim))) {
+            for (const ValueId o : n->operands)
+                if (g.type(o).numel() == all) work.push_back(o);
+        } else {
+            widest = std::max<std::int64_t>(widest, bytes(g.type(work[k]).dtype));
+        }
+    }
+    return widest;
 }
 
 /// A reduction that is cut: which of its dims, outermost in memory first, make its pieces.
@@ -313,6 +323,7 @@ bool SplitRows::wants(const Graph& g, ValueId x, const Ints& dims, ValueId resul
 
 bool SplitRows::wants_columns(const Graph& g, ValueId x, const Ints& dims, const Ints& order,
                               ValueId result) const {
+    if (dims.empty()) return false;
     const Sizes& sizes = g.type(x).sizes;
     const auto size = [&](std::int64_t d) { return sizes[static_cast<std::size_t>(d)].constant(); };
     std::int64_t beside = 1, after = 1, length = 1, rows = 1;
@@ -320,8 +331,10 @@ bool SplitRows::wants_columns(const Graph& g, ValueId x, const Ints& dims, const
         if (reduced(dims, static_cast<std::size_t>(order[k])) && size(order[k]) > 1) break;
         beside *= size(order[k]);
     }
-    // By the value's own dims, not memory's, columns have forms of their own: see legalize.cpp.
-    for (std::size_t d = sizes.size(); d-- > 0 && !reduced(dims, d);) after *= sizes[d].constant();
+    // What is columns by the value's own dims, too, has forms of its own: see columns_in_stages.
+    const auto first = static_cast<std::size_t>(*std::ranges::min_element(dims));
+    for (std::size_t d = first; d < sizes.size(); ++d)
+        if (!reduced(dims, d)) after *= sizes[d].constant();
     for (std::size_t d = 0; d < sizes.size(); ++d)
         (reduced(dims, d) ? length : rows) *= sizes[d].constant();
     return beside >= kLeastBeside && after < kLeastBeside && length > 4 * kMostColumn &&

@@ -116,6 +116,31 @@ TEST(SplitRows, ShortRowsAndManyRowsStayOneKernel) {
     }
 }
 
+TEST(SplitRows, WidenedRowsThatABlockKeepsAreNotCutForWhatIsTakenOff) {
+    Graph g;
+    const ValueId x = input(g, {512, 50257}, DType::BF16);
+    const ValueId wide = g.emit(Prim::Convert, {x}, {{"dtype", DType::F32}});
+    const Sizes sizes = g.type(wide).sizes;
+    const ValueId max = g.emit(Prim::Amax, {wide}, {{"dims", Ints{1}}});
+    const ValueId away = g.emit(Prim::Sub, {wide, repeat(g, max, sizes, {1})});
+    output(g, g.emit(Prim::Sum, {g.emit(Prim::Exp, {away})}, {{"dims", Ints{1}}}));
+    const Plan plan = on_gpu(g);
+    EXPECT_EQ(plan.steps.size(), 1u) << to_string(plan);
+}
+
+TEST(SplitRows, ColumnsOfImagesKeepTheirForms) {
+    // A batch norm's sums over images: as columns of the value's own dims.
+    Graph g;
+    const Sizes sizes{32, 64, 56, 56};
+    const ValueId x = g.add_input({DType::BF16, sizes, {}}, "x", Sizes{200704, 1, 3584, 64}, false);
+    const ValueId wide = g.emit(Prim::Convert, {x}, {{"dtype", DType::F32}});
+    output(g, g.emit(Prim::Var, {wide}, {{"dims", Ints{0, 2, 3}}, {"correction", 0.0}}));
+    const Plan plan = on_gpu(g);
+    // One pass over the images, relative to each channel's first element.
+    EXPECT_EQ(readers(plan), 1u) << to_string(plan);
+    EXPECT_EQ(plan.kernels[0].nests[0].phases.size(), 2u) << to_string(plan);
+}
+
 TEST(SplitRows, SizesWithoutDivisorsAreCutUnevenly) {
     Graph g;
     const ValueId x = input(g, {2, 65537});

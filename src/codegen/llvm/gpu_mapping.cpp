@@ -9,7 +9,7 @@ namespace ingot::codegen {
 namespace {
 
 constexpr std::int64_t kShortLoop = 64;     // below this a thread walks a phase's loops alone
-constexpr std::int64_t kShortRow = 16;      // but not rows that lie side by side, from this on
+constexpr std::int64_t kShortRow = 32;      // but not rows that lie side by side, from this on
 constexpr std::int64_t kSegment = 64;       // bytes that lanes of a row read at once, at least
 constexpr std::int64_t kLargeWindow = 256;  // elements
 // Loads of elements that so many points share may take lane after lane, in short bodies.
