@@ -82,6 +82,7 @@ Fingerprint::Fingerprint(std::span<const Layout> layouts, std::span<const void* 
             chunks_.push_back({static_cast<std::uint32_t>(i), at, std::min(end, at + length)});
     }
     for (const Chunk& c : chunks_) longest_ = std::max(longest_, bytes(c));
+    owed_.store(longest_);  // so that the number of calls for all is never more than is promised
     hashes_.resize(chunks_.size());
     visit_all(threads,
               [&](std::size_t c) { hashes_[c] = hash(chunks_[c], data[chunks_[c].input]); });
