@@ -269,9 +269,9 @@ DifferentiableFunction::Node::Gradients DifferentiableFunction::Node::apply_with
                                  /*create_graph=*/creates, /*allow_unused=*/true);
 }
 
-std::vector<at::Tensor> DifferentiableFunction::Node::run_again(
-    std::vector<at::Tensor>& copies, std::span<const std::size_t> cuts,
-    std::vector<at::Tensor>& leaves) {
+std::vector<at::Tensor> DifferentiableFunction::Node::run_again(std::vector<at::Tensor>& copies,
+                                                                std::span<const std::size_t> cuts,
+                                                                std::vector<at::Tensor>& leaves) {
     if (released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
     refuse_changes();
     c10::SmallVector<c10::TensorImpl*, 64> raw;
