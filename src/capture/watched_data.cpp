@@ -63,6 +63,8 @@ WithNames original_set_memory = nullptr, original_numpy = nullptr, original_map 
           original_backward = nullptr;
 Plain original_storage = nullptr, original_apply = nullptr;
 Fast original_set_versions = nullptr, original_replay = nullptr;
+// pybind11's functions take a tuple before its version 3, which PyTorch has from 2.13 on.
+WithNames original_set_versions_of_tuple = nullptr, original_replay_of_tuple = nullptr;
 
 PyObject* set_memory(PyObject* tensor, PyObject* arguments, PyObject* names) {
     PyObject* result = original_set_memory(tensor, arguments, names);
@@ -94,15 +96,23 @@ PyObject* map2(PyObject* tensor, PyObject* arguments, PyObject* names) {
     return result;
 }
 
+void note_all_written(PyObject* list) {
+    if (!PyTuple_Check(list) && !PyList_Check(list)) return;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i)
+        note_written(PySequence_Fast_GET_ITEM(list, i));
+}
+
 /// `_unsafe_set_version_counter(tensors, versions)`.
 PyObject* set_versions(PyObject* module, PyObject* const* arguments, Py_ssize_t flags,
                        PyObject* names) {
     PyObject* result = original_set_versions(module, arguments, flags, names);
-    PyObject* const list = PyVectorcall_NARGS(flags) > 0 ? arguments[0] : nullptr;
-    if (result == nullptr || list == nullptr || !(PyTuple_Check(list) || PyList_Check(list)))
-        return result;
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i)
-        note_written(PySequence_Fast_GET_ITEM(list, i));
+    if (result != nullptr && PyVectorcall_NARGS(flags) > 0) note_all_written(arguments[0]);
+    return result;
+}
+PyObject* set_versions_of_tuple(PyObject* module, PyObject* arguments, PyObject* names) {
+    PyObject* result = original_set_versions_of_tuple(module, arguments, names);
+    if (result != nullptr && PyTuple_GET_SIZE(arguments) > 0)
+        note_all_written(PyTuple_GET_ITEM(arguments, 0));
     return result;
 }
 
@@ -114,6 +124,11 @@ PyObject* run_backward(PyObject* engine, PyObject* arguments, PyObject* names) {
 
 PyObject* replay(PyObject* graph, PyObject* const* arguments, Py_ssize_t flags, PyObject* names) {
     PyObject* result = original_replay(graph, arguments, flags, names);
+    trace::note_graph_replay();
+    return result;
+}
+PyObject* replay_of_tuple(PyObject* graph, PyObject* arguments, PyObject* names) {
+    PyObject* result = original_replay_of_tuple(graph, arguments, names);
     trace::note_graph_replay();
     return result;
 }
@@ -224,6 +239,15 @@ bool watch(PyObject* members, const char* name, F by, F& original) {
     return true;
 }
 
+/// `watch` for a function of pybind11's, whichever way its version has it called.
+bool watch_bound(PyObject* members, const char* name, Fast by, Fast& original, WithNames by_tuple,
+                 WithNames& original_of_tuple) {
+    PyMethodDef* const row = description(PyDict_GetItemString(members, name));
+    if (row != nullptr && row->ml_flags == flags_of<WithNames>())
+        return watch(members, name, by_tuple, original_of_tuple);
+    return watch(members, name, by, original);
+}
+
 Ref members_of(PyObject* type) {
     return PyType_Check(type) ? Ref::borrow(reinterpret_cast<PyTypeObject*>(type)->tp_dict) : Ref();
 }
@@ -236,8 +260,9 @@ bool watch_module() {
         !watch(members, "_to_dlpack_versioned", &versioned_dlpack, original_versioned_dlpack))
         return false;
     PyObject* const autograd = PyDict_GetItemString(members, "_autograd");
-    if (autograd == nullptr || !watch(PyModule_GetDict(autograd), "_unsafe_set_version_counter",
-                                      &set_versions, original_set_versions))
+    if (autograd == nullptr ||
+        !watch_bound(PyModule_GetDict(autograd), "_unsafe_set_version_counter", &set_versions,
+                     original_set_versions, &set_versions_of_tuple, original_set_versions_of_tuple))
         return false;
     PyObject* const engine = PyDict_GetItemString(members, "_ImperativeEngine");
     if (engine == nullptr ||
@@ -248,7 +273,8 @@ bool watch_module() {
     const Ref methods = graph == nullptr ? Ref() : members_of(graph);
     PyObject* found = methods ? PyDict_GetItemString(methods.get(), "replay") : nullptr;
     return description(found) == nullptr ||
-           watch(methods.get(), "replay", &replay, original_replay);
+           watch_bound(methods.get(), "replay", &replay, original_replay, &replay_of_tuple,
+                       original_replay_of_tuple);
 }
 
 }  // namespace
