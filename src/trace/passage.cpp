@@ -67,6 +67,9 @@ std::vector<PassageOf> passages_of(const std::vector<std::vector<std::size_t>>& 
         });
         if (feature || !through[i].empty()) passages.push_back({i, through[i]});
     }
+    // A node's edges are set before another's lead to it. Features are transitive, so that each
+    // has fewer than what is computed from it.
+    std::ranges::stable_sort(passages, {}, [](const PassageOf& p) { return p.features.size(); });
     return passages;
 }
 
