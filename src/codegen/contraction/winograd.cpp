@@ -107,7 +107,9 @@ std::optional<TapsInPlace> find_taps(const Contraction& c, const ContractionPlan
 
 std::optional<Winograd> choose_winograd(const Contraction& c, const ContractionPlan& plan,
                                         const TargetInfo& target) {
-    if (plan.by_matrix_units() || plan.pairs || c.accumulate != DType::F32 || !plan.n.is_constant())
+    // Beside matrix units neither: `filters` says so to whoever lays operands out for it.
+    if (vector_target(target).matrix_units || plan.pairs || c.accumulate != DType::F32 ||
+        !plan.n.is_constant())
         return std::nullopt;
     if (c.k.size() != 3 || !c.k[2].extent.is_constant() || plan.a.inner > 2) return std::nullopt;
     // Without a border the taps beside one another may be one run with the channels.

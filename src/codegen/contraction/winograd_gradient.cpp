@@ -108,10 +108,11 @@ bool are_taps(const Contraction& c, Expr offset, std::int64_t down, std::int64_t
 std::optional<WinogradGradient> choose_winograd_gradient(const Contraction& c,
                                                          const ContractionPlan& plan,
                                                          const TargetInfo& target) {
-    if (plan.by_matrix_units() || plan.pairs || c.accumulate != DType::F32 || !c.batch.empty() ||
-        c.m.size() != 1 || c.k.size() < 2 || c.k.size() > 3 || !constant_extents(c.m) ||
-        !constant_extents(c.n) || !constant_extents(c.k) || !is_plain(c.a_insts, plan.a) ||
-        !is_plain(c.b_insts, plan.b))
+    // Beside matrix units neither: `filters` says so to whoever lays operands out for it.
+    if (vector_target(target).matrix_units || plan.pairs || c.accumulate != DType::F32 ||
+        !c.batch.empty() || c.m.size() != 1 || c.k.size() < 2 || c.k.size() > 3 ||
+        !constant_extents(c.m) || !constant_extents(c.n) || !constant_extents(c.k) ||
+        !is_plain(c.a_insts, plan.a) || !is_plain(c.b_insts, plan.b))
         return std::nullopt;
     const Loop &across = c.k.back(), &down = c.k[c.k.size() - 2];
     const auto point = step_along(plan.b.offset, across.var);
