@@ -91,7 +91,7 @@ def test_triton_takes_every_kernel(driver: pathlib.Path, tmp_path: pathlib.Path)
 
 
 def test_other_code_generators_are_refused() -> None:
-    with pytest.raises(RuntimeError, match="the option codegen is 'cuda': llvm or triton"):
+    with pytest.raises(RuntimeError, match="the option codegen='cuda': llvm or triton"):
         ingot.compile(lambda x: x, options={"codegen": "cuda"})
 
 

@@ -161,7 +161,8 @@ def test_calls_go_on_until_the_packed_form_is_there(weights):
     assert torch.equal(third, check(program, x, weights)) and program.freeze_count == 1
 
 
-def test_a_target_that_is_not_there_leaves_nothing_to_wait_for(weights):
+def test_a_target_that_is_not_there_leaves_nothing_to_wait_for(weights, monkeypatch):
+    monkeypatch.setattr("ingot._checks.target", lambda *_: None)  # for the compiler to meet it
     recorder = _ingot.Recorder(_options.resolve(None, {"target": "x86-64-v9"}))
     x = recorder.input(torch.ones(3), False, "x", [])
     with torch.no_grad(), recorder:
