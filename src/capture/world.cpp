@@ -91,8 +91,10 @@ void World::meet(PyObject* value, std::int32_t place, std::int32_t node, std::in
         guards_.relations.push_back({old.node, node, {}, true});
     else if (old.dynamic() && node < 0)
         guards_.relations.push_back({old.node, -1, Ref::borrow(value), true});
-    else if (!old.dynamic() && node >= 0)
+    else if (!old.dynamic() && node >= 0) {
+        if (old.tensor >= 0) guards_.tensors[static_cast<std::size_t>(old.tensor)].fixed = true;
         guards_.relations.push_back({node, -1, Ref::borrow(value), true});
+    }
 }
 
 void World::meet_held(PyObject* holder, std::int32_t place) {
@@ -229,12 +231,16 @@ PinnedRead World::pinned_read(PyObject* key, PyObject* value, std::int32_t place
     read.key = Ref::borrow(key);
     read.demand = demand_for(value, false);
     if (read.demand.check == Check::Tensor) {
-        const Known* k = find(value);
-        if (k != nullptr && k->tensor >= 0) {
-            read.tensor = k->tensor;
-            // Reached in two ways: it stays this one.
+        if (const Known* k = find(value); k != nullptr) {
+            // Reached in two ways, which lead to one tensor: it stays this one in both. A weight
+            // that two modules share, or a module and its optimizer, may be replaced in one.
             read.demand.check = Check::Identity;
             read.demand.expected = Ref::borrow(value);
+            read.tensor = k->tensor;
+            if (k->tensor >= 0)
+                guards_.tensors[static_cast<std::size_t>(k->tensor)].fixed = true;
+            else
+                meet(value, place, -1, -1);
             return read;
         }
         PinnedTensor tensor;
