@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import multiprocessing
 import os
+import pickle
 import random
 import resource
 import shutil
@@ -117,7 +118,7 @@ def spawn(worker, world, *args):
             rank, ok, value = queue.get(timeout=240)
             if not ok:
                 raise RuntimeError(f"rank {rank}: {value}")
-            found[rank] = value
+            found[rank] = pickle.loads(value)
     finally:
         for process in ranks:
             process.join(10)
@@ -137,7 +138,8 @@ def _call(name, path, rank, world, port, queue, args):
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         value = getattr(module, name)(rank, world, *args)
-        queue.put((rank, True, compare.describe(value)))
+        # As bytes: a tensor would be shared, with a process that has ended by then.
+        queue.put((rank, True, pickle.dumps(compare.describe(value))))
     except BaseException:
         queue.put((rank, False, traceback.format_exc()[-3000:]))
 
