@@ -47,7 +47,7 @@ TABLE: tuple[Option, ...] = (
            "fold and pack parameters; a changed parameter is folded and packed again"),
     Option("weight_checks", str, "part", "INGOT_WEIGHT_CHECKS",
            "how much of folded and packed parameters a call compares with what they were made "
-           "from: part (1 % of a call at most), all, none",
+           "from: part (about 1 % of a call), all, none",
            ("part", "all", "none")),
     Option("background", bool, True, "INGOT_BACKGROUND",
            "prepare the packing of large weights beside the calls; off: the second call waits"),
