@@ -101,6 +101,8 @@ void Recording::begin_segment(std::shared_ptr<SegmentList> list) {
 }
 
 void Recording::keep_segment() {
+    // What is refused for a while (error_on_graph_break) is asked again at the next call.
+    if (segment_->refused && !context_.fullgraph) return;
     segment_->unusual = history().is_unusual();
     list_->push_back(segment_);
 }
@@ -237,7 +239,7 @@ bool Recording::end_segment(Segment::End end, const std::vector<PyObject*>& root
     for (PinnedTensor& t : segment_->guards.tensors) t.covered = false;
     segment_->refused = must_be_whole();
     note_reason(reason);
-    if (!segment_->refused || context_.fullgraph) keep_segment();
+    keep_segment();
     if (end == Segment::End::Return) tell_eager(reason);
     return false;
 }
@@ -292,7 +294,7 @@ void Recording::end_eagerly(const std::string& reason, Frames frames) {
     end_of_sizes();
     segment_->end = Segment::End::Eager;
     note_reason(reason);
-    if (!segment_->refused || context_.fullgraph) keep_segment();
+    keep_segment();
 }
 
 Verdict Recording::give_up(const std::string& reason) {

@@ -92,7 +92,7 @@ void World::meet(PyObject* value, std::int32_t place, std::int32_t node, std::in
     else if (old.dynamic() && node < 0)
         guards_.relations.push_back({old.node, -1, Ref::borrow(value), true});
     else if (!old.dynamic() && node >= 0) {
-        if (old.tensor >= 0) guards_.tensors[static_cast<std::size_t>(old.tensor)].fixed = true;
+        fix_tensor(value);
         guards_.relations.push_back({node, -1, Ref::borrow(value), true});
     }
 }
@@ -237,10 +237,7 @@ PinnedRead World::pinned_read(PyObject* key, PyObject* value, std::int32_t place
             read.demand.check = Check::Identity;
             read.demand.expected = Ref::borrow(value);
             read.tensor = k->tensor;
-            if (k->tensor >= 0)
-                guards_.tensors[static_cast<std::size_t>(k->tensor)].fixed = true;
-            else
-                meet(value, place, -1, -1);
+            if (!fix_tensor(value)) meet(value, place, -1, -1);
             return read;
         }
         PinnedTensor tensor;
