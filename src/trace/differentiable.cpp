@@ -14,7 +14,6 @@
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 
 #include "passes/passes.h"
