@@ -39,7 +39,7 @@ def backend():
 def make_compile():
     import world
 
-    return world.compiler_of({"eager": "eager"}.get(mode(), "own"))
+    return world.compiler_of(mode())
 
 
 def seed(n=0):
@@ -65,10 +65,6 @@ def counters():
 
     stats = ingot.stats()
     return {"made": stats.recordings, **{name: getattr(stats, name) for name in names}}
-
-
-def stats_now():
-    return counters()
 
 
 def rss_mb():

@@ -80,9 +80,9 @@ def outcomes(forks, path, folder, runs_wanted):
     return answers
 
 
-def check(forks, path, folder, mode):
-    answers = outcomes(forks, path, folder, [("eager", 0), (mode, 0)])
-    eager, compiled = answers["eager", 0], answers[mode, 0]
+def check(forks, path, folder):
+    answers = outcomes(forks, path, folder, [("eager", 0), ("ingot", 0)])
+    eager, compiled = answers["eager", 0], answers["ingot", 0]
     if "error" in eager:
         missing = "ModuleNotFoundError" in eager["error"] or "ImportError" in eager["error"]
         (pytest.skip if missing else pytest.fail)(eager["error"].strip().splitlines()[-1])
@@ -99,4 +99,4 @@ def check(forks, path, folder, mode):
 def test_program(forks, path, tmp_path, request):
     if path.stem in KNOWN:
         request.applymarker(pytest.mark.xfail(reason=KNOWN[path.stem]))
-    check(forks, path, tmp_path, "own")
+    check(forks, path, tmp_path)

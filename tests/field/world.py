@@ -7,7 +7,6 @@ code, so that a program that crashes or hangs is one that fails.
 
 import contextlib
 import faulthandler
-import functools
 import importlib.util
 import os
 import pickle
@@ -24,11 +23,9 @@ def compiler_of(mode):
     """What the program compiles with, also as a decorator."""
     if mode == "eager":
         return lambda target=None, **options: target if target is not None else lambda t: t
-    if mode == "own":
-        import ingot
+    import ingot
 
-        return ingot.compile
-    return functools.partial(torch.compile, backend="ingot")
+    return ingot.compile
 
 
 def load(path):
@@ -45,7 +42,7 @@ def run_in(path, mode, out, noise=0):
     With a `noise` other than 0 products and sums are off by a rounding each, drawn from that seed.
     """
     sys.path.insert(0, str(FOLDER))
-    os.environ["FIELD_MODE"] = {"eager": "eager", "own": "ingot"}.get(mode, "ingot")
+    os.environ["FIELD_MODE"] = mode
     faulthandler.enable()
     torch.set_num_threads(1)
     import compare
